@@ -1,0 +1,225 @@
+"""Typed, strict parameters: params.yaml in, frozen pydantic models out.
+
+Guarantees: an unknown key, a wrong type or a value that cannot work is refused with one line per problem that names the key,
+the value and the remedy. Knows nothing of stages; each section is handed to the part that consumes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Fraction = float
+
+
+class ParamError(SystemExit):
+    """Bad parameters. Its text is what the user reads; exit status 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Sweep(Section):
+    """Matrix axes of the chain; every combination is a job."""
+
+    recipe: list[str] = Field(["grpo"], min_length=1, description="Recipes to train, keys of `recipes`.")
+    seed: list[int] = Field([0], min_length=1, description="Training seeds.")
+    benchmark: list[str] = Field(["miniwob"], min_length=1, description="Benchmarks to evaluate on.")
+
+
+class Model(Section):
+    """The starting checkpoint and how it is run."""
+
+    path: str = Field("assets/tiny-vlm", description="Hugging Face folder of a Qwen3-VL checkpoint.")
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    threads: int = Field(1, ge=1, description="CPU threads per process.")
+    train_vision: bool = Field(False, description="Train the vision tower too (turns the feature cache off).")
+
+
+class Prompt(Section):
+    """How a context is written; one builder for every stage."""
+
+    codec: Literal["guiderail", "qwen3vl"] = "guiderail"
+    system: Literal["none", "short", "full"] = Field("short", description="System prompt: full lists all actions.")
+    chunk_steps: int = Field(3, ge=1, description="Frames per append-only chunk before it is re-anchored.")
+    thought: bool = Field(True, description='Ask for and train the "Action: ..." line before the call.')
+    max_new_tokens: int = Field(40, ge=4)
+
+
+class Env(Section):
+    """The environment pool."""
+
+    provider: Literal["local_browser"] = "local_browser"
+    slots: int = Field(16, ge=1, description="Pages in parallel.")
+    browser: str = Field("", description="Path of a Chromium; empty = find one.")
+    step_ms: int = Field(300, ge=0, description="Virtual milliseconds a page lives after an action.")
+    call_timeout_s: float = Field(20.0, gt=0)
+    lease_ttl_s: float = Field(60.0, gt=0)
+    max_infra_retries: int = Field(3, ge=0, description="Re-samples of an episode after an infrastructure error.")
+
+
+class Provision(Section):
+    """Task instances and splits."""
+
+    suite: str = "miniwob"
+    templates: list[str] = Field(default_factory=list, description="Train templates; empty = the suite's default.")
+    heldout: list[str] = Field(default_factory=list, description="Held-out templates; empty = the suite's default.")
+    train_instances: int = Field(16, ge=1, description="Fixed train instances per template (evaluation split a).")
+    fresh_instances: int = Field(16, ge=1, description="Fresh instances per train template (evaluation split b).")
+    heldout_instances: int = Field(16, ge=1, description="Instances per held-out template (evaluation split c).")
+    task_seed: int = 0
+    wordings: int = Field(1, ge=1, description="Instruction wording variants per instance (1 = the page's own).")
+    selftest_instances: int = Field(1, ge=0, description="Instances per template for expert/no-op/random checks.")
+
+
+class Demos(Section):
+    """Expert demonstrations."""
+
+    per_template: int = Field(6, ge=1, description="Demonstrations per train template.")
+    point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021) on the language model's linear layers."""
+
+    r: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class Optim(Section):
+    """AdamW and its schedule."""
+
+    lr: float = Field(3e-4, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(0.05, ge=0, le=1, description="Fraction of steps of linear warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    grad_clip: float = Field(1.0, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+
+
+class Sft(Optim):
+    """Supervised warm-up on demonstrations with the thought line."""
+
+    epochs: int = Field(12, ge=1)
+    batch: int = Field(16, ge=1, description="Rows per optimiser step.")
+    micro_batch: int = Field(16, ge=1, description="Rows per forward.")
+    mode: Literal["full", "lora"] = "full"
+    lora: Lora = Lora()
+    save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
+
+
+class Rl(Optim):
+    """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
+
+    lr: float = Field(1e-4, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    algorithm: Literal["grpo"] = "grpo"
+    iterations: int = Field(30, ge=1)
+    groups: int = Field(16, ge=1, description="Task instances per iteration.")
+    group_size: int = Field(8, ge=2, description="Rollouts per task instance.")
+    temperature: float = Field(1.0, gt=0)
+    epochs: int = Field(1, ge=1, description="Passes over the rows of one iteration.")
+    batch: int = Field(64, ge=1, description="Rows per optimiser step (accumulated).")
+    micro_batch: int = Field(32, ge=1, description="Rows per forward.")
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.28, ge=0)
+    kl_coef: float = Field(0.0, ge=0, description="Weight of the k3 KL to the frozen starting weights.")
+    entropy_coef: float = Field(0.0, ge=0)
+    aggregation: Literal["token_mean", "row_mean", "trajectory_mean"] = "token_mean"
+    scale: Literal["std", "none"] = Field("std", description="Divide advantages by the group's standard deviation.")
+    reward_failure: float = Field(0.0, description="Reward of a failed episode (success = 1).")
+    logprob_tolerance: float = Field(1e-2, gt=0, description="Bound on |logp_train - logp_rollout| before an update.")
+    mode: Literal["full", "lora"] = "lora"
+    lora: Lora = Lora()
+    save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
+
+
+class Merge(Section):
+    """How checkpoints become one Hugging Face folder."""
+
+    method: Literal["lora", "linear"] = Field("lora", description="linear: interpolate start and end of the lineage.")
+    weight: float = Field(1.0, ge=0, le=1, description="linear: share of the trained end (1 = the end itself).")
+    tolerance: float = Field(1e-4, gt=0, description="Bound on probe logits, merged against adapter + base.")
+
+
+class Evaluate(Section):
+    """Benchmark runs."""
+
+    temperature: float = Field(0.0, ge=0)
+    episodes: int = Field(0, ge=0, description="Episodes per split and template; 0 = all instances of the split.")
+    checkpoints: list[Literal["base", "sft", "rl"]] = ["base", "sft", "rl"]
+    bootstrap: int = Field(2000, ge=100)
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    film_strips: int = Field(6, ge=0, description="Episodes drawn as film strips per checkpoint.")
+
+
+class Report(Section):
+    """The report."""
+
+    title: str = "guiderail report"
+
+
+class Tracking(Section):
+    """MLflow. `MLFLOW_TRACKING_URI` in the environment wins over the default store."""
+
+    enabled: bool = True
+    experiment: str = "guiderail"
+
+
+class Params(Section):
+    """All of params.yaml."""
+
+    sweep: Sweep = Sweep()
+    model: Model = Model()
+    prompt: Prompt = Prompt()
+    env: Env = Env()
+    provision: Provision = Provision()
+    demos: Demos = Demos()
+    sft: Sft = Sft()
+    rl: Rl = Rl()
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {}})
+    merge: Merge = Merge()
+    evaluate: Evaluate = Evaluate()
+    report: Report = Report()
+    tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _recipes_exist(self) -> Params:
+        missing = [r for r in self.sweep.recipe if r not in self.recipes]
+        if missing:
+            raise ValueError(f"sweep.recipe names {missing}, but `recipes` defines only {sorted(self.recipes)}")
+        for name in self.recipes:
+            self.rl_for(name)
+        return self
+
+    def rl_for(self, recipe: str) -> Rl:
+        """RL parameters of `recipe`: `rl` with the recipe's overrides. Raises ValidationError on an unknown key."""
+        return Rl.model_validate({**self.rl.model_dump(), **self.recipes[recipe]})
+
+
+def load(path: str | Path = "params.yaml") -> Params:
+    """Read and check parameters. Raises ParamError with one line per problem."""
+    p = Path(path)
+    if not p.exists():
+        raise ParamError(f"{p}: not found. Run from the repository root, or pass --params FILE.")
+    try:
+        raw = yaml.safe_load(p.read_text()) or {}
+    except yaml.YAMLError as e:
+        raise ParamError(f"{p}: not valid YAML: {e}") from None
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as e:
+        lines = [f"{p}: {'.'.join(map(str, x['loc'])) or 'top level'} = {x.get('input')!r}: {x['msg']}" for x in e.errors()]
+        raise ParamError("\n".join(lines)) from None

@@ -1,0 +1,96 @@
+"""Rows and records of rollouts: what the engine is asked, what it answers, what the trainer trains on.
+
+Guarantees: token-in/token-out (sampled ids and behaviour log-probs are stored as sampled, never re-tokenised), and the
+frame of a step is the one the policy SAW when it emitted the action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from guiderail.envs.types import Outcome
+from guiderail.tasks.types import TaskSpec
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A multimodal prompt as token ids.
+
+    `ids` holds expanded image tokens (one id per vision feature); `frames` the sha256 of each image in order.
+    """
+
+    ids: tuple[int, ...]
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn. temperature 0 = greedy; `seed` makes one request reproducible on its own."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 48
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled ids (stop token included when one was sampled) and their log-probs at the sampling temperature
+    after the special-token mask; finish reason "stop" or "length"."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step of an episode as the policy lived it."""
+
+    step: int
+    frame: str  # frame the policy saw
+    chunk: int  # index of the context chunk this step belongs to
+    prompt_len: int  # tokens before the completion inside the chunk row
+    completion: Completion
+    sampling: SamplingParams
+    thought: str
+    action: str  # canonical JSON of the parsed action, "" on parse failure
+    parse_error: str
+    policy_version: int
+    seconds_policy: float
+    seconds_env: float
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode: `group` ties GRPO siblings (same task instance), `attempt` counts infra re-samples."""
+
+    id: str
+    group: str
+    sibling: int
+    attempt: int
+    task: TaskSpec
+    instruction: str
+    outcome: Outcome
+    steps: tuple[StepRecord, ...]
+    rows: tuple[ChunkRow, ...] = field(repr=False, default=())
+    last_frame: str = ""
+
+
+@dataclass(frozen=True)
+class ChunkRow:
+    """One training row: the tokens of a context chunk with its action spans.
+
+    ids: int64 [T], frames: sha256 per image in order, spans: (start, end) of each sampled completion in ids,
+    logprobs: float32 [sum of span lengths], behaviour log-probs in span order, steps: step index per span.
+    """
+
+    ids: np.ndarray
+    frames: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    logprobs: np.ndarray
+    steps: tuple[int, ...]
+    temperature: float = 1.0
