@@ -1,9 +1,10 @@
 """Actions as canonical JSON, for the env pool's wire, for demonstrations and for step records.
 
-Guarantees: `action_from_json(action_to_json(a)) == a` and `action_loads(action_dumps(a)) == a` for every action with finite
-numbers; equal actions give equal text (key order is the order of the fields, kind first, no spaces); anything else (unknown
-kind, unknown or missing field, wrong type, NaN) is a ValueError that names it. Points outside [0, 1] are kept: pixel mapping
-clamps them (`to_pixel`), so that a model's odd number is an action, never a lost episode. This is no model's text format: see codecs.
+Guarantees: `action_from_json(action_to_json(a)) == a` and `action_loads(action_dumps(a)) == a` for every action with
+finite numbers; equal actions give equal text (kind first, then the order of the fields, no spaces); anything else
+(unknown kind, unknown or missing field, wrong type, NaN) is a ValueError that names it. Points outside [0, 1] are
+kept: pixel mapping clamps them (`to_pixel`), so that a model's odd number is an action, never a lost episode.
+This is no model's text format: see the codecs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_TEXT = 100_000
 def _number(v: Any) -> float:
     if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
         raise ValueError("must be a finite number")
-    return float(v)
+    return float(v) + 0.0  # -0.0 becomes 0.0: one text for equal numbers
 
 
 def _integer(v: Any) -> int:
@@ -89,11 +90,19 @@ def _checks(kind: str) -> dict[str, Callable[[Any], Any]]:
 _CHECKS = {kind: _checks(kind) for kind in KINDS}
 
 
+def _checked(kind: str, name: str, value: Any) -> Any:
+    try:
+        return _CHECKS[kind][name](value)
+    except ValueError as e:
+        raise ValueError(f"{kind}.{name} {e}, got {str(value)[:80]!r}") from None
+
+
 def action_to_json(action: Action) -> dict[str, Any]:
-    """Plain dict {"kind": ..., fields...} in field order; keys of a Key action as a list."""
-    out: dict[str, Any] = {"kind": type(action).__name__}
+    """Plain dict {"kind": ..., fields...} in field order; keys of a Key action as a list. ValueError on a bad field."""
+    kind = type(action).__name__
+    out: dict[str, Any] = {"kind": kind}
     for f in fields(action):
-        value = getattr(action, f.name)
+        value = _checked(kind, f.name, getattr(action, f.name))
         out[f.name] = list(value) if isinstance(value, tuple) else value
     return out
 
@@ -112,10 +121,7 @@ def action_from_json(data: Any) -> Action:
     values: dict[str, Any] = {}
     for f in fields(cls):
         if f.name in data:
-            try:
-                values[f.name] = checks[f.name](data[f.name])
-            except ValueError as e:
-                raise ValueError(f"{kind}.{f.name} {e}, got {str(data[f.name])[:80]!r}") from None
+            values[f.name] = _checked(kind, f.name, data[f.name])
         elif f.default is MISSING:
             raise ValueError(f"{kind}: field {f.name} is missing")
     action: Action = cls(**values)
