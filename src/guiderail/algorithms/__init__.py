@@ -1,0 +1,1 @@
+"""Advantages, losses and KL estimators: pure functions that import nothing of ours."""

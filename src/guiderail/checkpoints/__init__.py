@@ -1,0 +1,1 @@
+"""Checkpoints: resumable state, manifests, merging and verification."""

@@ -1,0 +1,1 @@
+"""Training loops: supervised warm-up and group-relative policy optimisation."""

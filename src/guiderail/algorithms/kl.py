@@ -1,0 +1,38 @@
+"""Per-token Monte-Carlo estimators of KL(policy || reference) from sampled tokens.
+
+Guarantees: exactly 0 for every token when both log-probs are the same numbers (step 0 from the frozen starting
+weights). Does not define the reference: callers pass log-probs of a frozen copy of the STARTING weights.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def kl_estimate(logp: Tensor, logp_ref: Tensor, estimator: Estimator = "k3") -> Tensor:
+    """Estimate of KL(policy || reference) per sampled token, [n].
+
+    With d = logp_ref - logp (tokens drawn from the policy)::
+
+        k1 = -d                 unbiased, high variance, can be negative
+        k2 = d^2 / 2            biased, low variance, >= 0
+        k3 = exp(d) - d - 1     unbiased, low variance, >= 0
+
+    Source: Schulman 2020, "Approximating KL Divergence"; k3 is DeepSeekMath (arXiv 2402.03300) equation 4. Estimators
+    of the value, not of its gradient: differentiating k3 gives the gradient of KL only on fresh samples of the policy.
+    The gradient flows through logp; logp_ref is a constant.
+    """
+    d = logp_ref.detach() - logp
+    if estimator == "k1":
+        return -d
+    if estimator == "k2":
+        return d.square() / 2
+    if estimator == "k3":
+        # expm1 keeps d^2/2 where exp(d) - 1 would lose it to rounding.
+        return torch.expm1(d) - d
+    raise ValueError(f"KL estimator {estimator!r}: must be k1, k2 or k3")
