@@ -1,7 +1,7 @@
 """Typed, strict parameters: params.yaml in, frozen pydantic models out.
 
-Guarantees: an unknown key, a wrong type or a value that cannot work is refused with one line per problem that names the key,
-the value and the remedy. Knows nothing of stages; each section is handed to the part that consumes it.
+Guarantees: an unknown key, a wrong type or a value that cannot work is refused with one line per problem that names
+the key, the value and the remedy. Knows nothing of stages; each section is handed to the part that consumes it.
 """
 
 from __future__ import annotations
@@ -178,6 +178,10 @@ class Tracking(Section):
     experiment: str = "guiderail"
 
 
+def _default_recipes() -> dict[str, dict[str, Any]]:
+    return {"grpo": {}}
+
+
 class Params(Section):
     """All of params.yaml."""
 
@@ -189,7 +193,7 @@ class Params(Section):
     demos: Demos = Demos()
     sft: Sft = Sft()
     rl: Rl = Rl()
-    recipes: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {}})
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
@@ -221,5 +225,7 @@ def load(path: str | Path = "params.yaml") -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as e:
-        lines = [f"{p}: {'.'.join(map(str, x['loc'])) or 'top level'} = {x.get('input')!r}: {x['msg']}" for x in e.errors()]
+        lines = [
+            f"{p}: {'.'.join(map(str, x['loc'])) or 'top level'} = {x.get('input')!r}: {x['msg']}" for x in e.errors()
+        ]
         raise ParamError("\n".join(lines)) from None

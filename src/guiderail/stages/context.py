@@ -1,0 +1,120 @@
+"""What a stage is given: parameters, axes, places to write, a tracker, a progress display.
+
+Guarantees: `out` is empty when the stage starts and is published as a whole when it returns; `work` survives kills and
+is found again by the same command with the same parameters and inputs. Knows nothing of engines: a stage cannot tell
+whether Snakemake, DVC or a person started it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from guiderail.params import Params
+from guiderail.tracking import Tracker
+
+
+class Progress(Protocol):
+    """A running counter."""
+
+    def update(self, advance: int = 1, **stats: float | str) -> None:
+        """Move on by `advance`; `stats` are shown beside the bar (e.g. loss=0.31)."""
+        ...
+
+
+def _show(stats: dict[str, float | str]) -> str:
+    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in stats.items())
+
+
+class _PlainProgress:
+    """One line every few seconds, for logs and pipes."""
+
+    def __init__(self, label: str, total: int, start: int, every_s: float = 10.0) -> None:
+        self.label, self.total, self.done, self.every = label, total, start, every_s
+        self.last = 0.0
+
+    def update(self, advance: int = 1, **stats: float | str) -> None:
+        self.done += advance
+        now = time.monotonic()
+        if now - self.last >= self.every or self.done >= self.total:
+            self.last = now
+            print(f"{self.label} {self.done}/{self.total}  {_show(stats)}".rstrip(), file=sys.stderr, flush=True)
+
+
+class _RichProgress:
+    """A rich bar, for terminals."""
+
+    def __init__(self, label: str, total: int, start: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[stats]}"),
+            console=Console(stderr=True),
+        )
+        self.task = self.bar.add_task(label, total=total, completed=start, stats="")
+
+    def update(self, advance: int = 1, **stats: float | str) -> None:
+        self.bar.update(self.task, advance=advance, stats=_show(stats))
+
+
+@contextmanager
+def progress(label: str, total: int, start: int = 0) -> Iterator[Progress]:
+    """Show `total` units of work: a bar on a terminal, else a plain line on stderr every ten seconds."""
+    if sys.stderr.isatty():
+        shown = _RichProgress(label, total, start)
+        with shown.bar:
+            yield shown
+    else:
+        yield _PlainProgress(label, total, start)
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """Everything a stage may use besides its inputs (see `guiderail.stages.paths`).
+
+    `params`: checked parameters; reading a section that dvc.yaml does not list for this stage raises.
+    `out`: temporary directory beside the final one; write outputs here and nowhere else.
+    `final`: where `out` will be after success. `work`: attempt folder; put resumable state here.
+    `env_pool_url`, `engine_url`: attach to a running service instead of starting one.
+    """
+
+    params: Params
+    stage: str
+    axes: dict[str, str]
+    out: Path
+    final: Path
+    work: Path
+    tracker: Tracker
+    env_pool_url: str | None = None
+    engine_url: str | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """The run seed: axis `seed`, or 0 for stages without one."""
+        return int(self.axes.get("seed", 0))
+
+    @property
+    def label(self) -> str:
+        """Stage and axes in one word, e.g. `rl@grpo-0`."""
+        return self.stage + ("@" + "-".join(self.axes.values()) if self.axes else "")
+
+    def progress(self, total: int, label: str | None = None, start: int = 0) -> AbstractContextManager[Progress]:
+        """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`."""
+        return progress(label or self.label, total, start)
+
+    def say(self, message: str) -> None:
+        """One plain line on stderr."""
+        print(f"{self.label}: {message}", file=sys.stderr, flush=True)

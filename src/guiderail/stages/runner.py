@@ -1,0 +1,243 @@
+"""Run one stage: check everything, work in an attempt folder, publish atomically.
+
+Guarantees: parameters, axes and inputs are checked before any work; the declared output is either absent or whole
+(written beside, fsynced, renamed); the attempt folder `.work/<stage>/<digest>/` is keyed by parameters, inputs and
+axes, so the same command goes on after a kill and a changed one starts afresh; Ctrl-C ends with status 130, SIGTERM
+with 143; a stage reads only the parameters that dvc.yaml lists for it. It does not decide whether a stage needs to
+run: that is DVC's and Snakemake's affair.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import PrivateAttr
+
+from guiderail import provenance
+from guiderail.params import ParamError, Params, load
+from guiderail.stages import checks
+from guiderail.stages.context import StageContext
+from guiderail.stages.meter import Meter
+from guiderail.stages.paths import WORK
+from guiderail.tracking import Tracker
+from guiderail.workflow.spec import Job, Spec
+
+StageFunction = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Services that run already and are to be used instead of starting own ones."""
+
+    env_pool_url: str | None = None
+    engine_url: str | None = None
+
+
+class _Guarded(Params):
+    """Params that refuse to be read outside what dvc.yaml lists: a change of the rest would re-run nothing."""
+
+    _stage: str = PrivateAttr("")
+    _sections: frozenset[str] = PrivateAttr(frozenset(Params.model_fields))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Params.model_fields and name not in self._sections:
+            raise ParamError(
+                f"stage {self._stage} reads params.{name}, which dvc.yaml does not list under its `params:`; "
+                "add it there, or changing it would re-run nothing"
+            )
+        return super().__getattribute__(name)
+
+
+def guarded(params: Params, stage: str, keys: list[str]) -> Params:
+    """`params` restricted to the sections of `keys` (plus env, model and tracking, whose machine knobs are free to
+    read).
+    """
+    view = _Guarded.model_construct(**dict(params))
+    view._stage = stage
+    view._sections = frozenset(k.split(".")[0] for k in keys) | {"tracking", "env", "model"}
+    return view
+
+
+def stage_function(name: str) -> StageFunction:
+    """`run` of guiderail.stages.<name>; GUIDERAIL_STAGES_MODULE names a module of stand-ins (tests)."""
+    stand_in = os.environ.get("GUIDERAIL_STAGES_MODULE")
+    if stand_in:
+        return getattr(importlib.import_module(stand_in), name)  # type: ignore[no-any-return]
+    return importlib.import_module(f"guiderail.stages.{name}").run  # type: ignore[no-any-return]
+
+
+def used_params(params: Params, keys: list[str]) -> dict[str, Any]:
+    """The values of dotted `keys`, defaults filled in."""
+    tree = params.model_dump(mode="json")
+    found = {}
+    for key in keys:
+        value: Any = tree
+        for part in key.split("."):
+            value = value[part]
+        found[key] = value
+    return found
+
+
+def run_stage(
+    name: str, axes: Mapping[str, str], params_path: str | Path = "params.yaml", attach: Attach | None = None
+) -> None:
+    """Run stage `name` at the point `axes`. Raises ParamError before any work when something cannot be right."""
+    params = load(params_path)
+    spec = Spec(params.model_dump(mode="json"))
+    job = Job(name, {k: str(axes[k]) for k in spec.axes(name)})
+    checks.check_axes(params, spec, job)
+    checks.check_environment(params, name)
+    keys = spec.param_keys(name, job.axes)
+    deps = [d.format(**job.axes) for d in spec.raw_deps(name)]
+    checks.check_inputs(spec, job, deps)
+    inputs = provenance.input_digests(deps)
+    used = used_params(params, keys)
+    identity = {"stage": name, "axes": job.axes, "params": used, "inputs": inputs}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    (final,) = (Path(o) for o in spec.job_outs(job))
+    record = identity | {
+        "digest": digest,
+        "command": ["guiderail", name, *(part for k, v in job.axes.items() for part in (f"--{k}", v))],
+        "git": provenance.git_state(),
+        "dvc_lock_sha256": provenance.lock_digest(),
+        "packages": provenance.versions(),
+    }
+    guard = guarded(params, job.address, keys)
+    execute(job, guard, record, final, attach or Attach())
+
+
+def execute(job: Job, params: Params, record: dict[str, Any], final: Path, attach: Attach) -> None:
+    """Run the stage function in its attempt folder and publish its output at `final`."""
+    digest = record["digest"]
+    work = WORK / job.stage / digest[:24]
+    work.mkdir(parents=True, exist_ok=True)
+    with _only_one(work, job.address), _terminated_as(143):
+        out = final.parent / f".{final.name}.partial"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        meter = Meter(work / "cost.json")
+        tracker = Tracker(
+            work / "curves.jsonl",
+            enabled=params.tracking.enabled,
+            experiment=params.tracking.experiment,
+            run_name=job.address,
+            tags=_tags(job, record),
+            state=work / "mlflow.json",
+            moved=(out, final),
+        )
+        try:
+            with tracker, meter:
+                tracker.params({"params": record["params"]} | job.axes)
+                ctx = StageContext(
+                    params, job.stage, job.axes, out, final, work, tracker, attach.env_pool_url, attach.engine_url
+                )
+                stage_function(job.stage)(ctx, **job.axes)
+                cost = meter.stop()
+                tracker.log_cost(cost)
+                curves = work / "curves.jsonl"
+                if curves.exists() and not (out / "curves.jsonl").exists():
+                    shutil.copyfile(curves, out / "curves.jsonl")
+                text = json.dumps(record | {"cost": cost}, indent=1, sort_keys=True) + "\n"
+                (out / "provenance.json").write_text(text)
+                tracker.artifact(out / "provenance.json")
+                publish(out, final)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+        _forget(work)
+    print(
+        f"{job.address}: done in {cost['seconds']:.0f} s, peak {cost['peak_rss_bytes'] / 2**20:.0f} MiB -> {final}",
+        file=sys.stderr,
+    )
+
+
+def publish(out: Path, final: Path) -> None:
+    """Make `out` durable and rename it to `final`, replacing what is there. Not interruptible."""
+    for f in [*out.rglob("*"), out]:
+        _fsync(f)
+    old = final.parent / f".{final.name}.old"
+    with _uninterrupted():
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            os.rename(final, old)
+        os.rename(out, final)
+        _fsync(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _forget(work: Path) -> None:
+    """Remove a finished attempt."""
+    shutil.rmtree(work, ignore_errors=True)
+    for parent in (work.parent, work.parent.parent):
+        if parent.exists() and not any(parent.iterdir()):
+            parent.rmdir()
+
+
+def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
+    tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
+    tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
+    tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
+    tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
+    manifest = Path("results/provision/tasks.json")
+    if manifest.exists():
+        head = json.loads(manifest.read_text())
+        tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
+    return tags
+
+
+@contextmanager
+def _only_one(work: Path, address: str) -> Iterator[None]:
+    """Hold the attempt folder; the lock ends with the process however it ends."""
+    with (work / "lock").open("w") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ParamError(
+                f"{address} is already running in another process ({work}); wait for it or stop it"
+            ) from None
+        yield
+
+
+@contextmanager
+def _terminated_as(status: int) -> Iterator[None]:
+    """SIGTERM unwinds the stack (services stop, files close) and exits with `status`."""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise SystemExit(status)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold back SIGINT and SIGTERM for a few renames; they arrive afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
