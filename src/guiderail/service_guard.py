@@ -49,7 +49,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_descendants(root: int, patience: float = 1.0, timeout: float = 5.0) -> None:
-    """SIGKILL what is still below `root` after `patience` seconds (helpers may be tidying up), until nothing is left."""
+    """SIGKILL what is still below `root` after `patience` seconds (it may be tidying up), until nothing is left."""
     start = time.monotonic()
     while time.monotonic() < start + patience + timeout:
         pids = descendants(root)

@@ -93,7 +93,8 @@ def service(
 
     `{port}` in `cmd` and `ready_url` becomes a free port. Ready = `ready_url` answers 2xx/3xx within `timeout` seconds
     ("" = ready at once). `env` is added to this process's environment. `log` gets stdout and stderr (default: a
-    temporary file, removed after a clean end). Raises ServiceError when it cannot be started, dies early or is not ready in time.
+    temporary file, removed after a clean end). Raises ServiceError when it cannot be started, dies early or is
+    not ready in time.
     """
     port = str(free_port())
     cmd = [part.replace("{port}", port) for part in cmd]

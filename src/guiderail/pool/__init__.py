@@ -1,0 +1,1 @@
+"""The env pool: environments behind HTTP, lent out by leases that expire."""

@@ -1,0 +1,42 @@
+"""An env pool for the length of a block: our own on this machine, or somebody's that runs already.
+
+Guarantees: leaving the block in any way stops a pool that was started here, browser included; an attached pool is left
+running. The token of our own pool is made fresh and handed over by the environment, never on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from guiderail.params import Env
+from guiderail.pool.wire import TOKEN_ENV
+from guiderail.services import ServiceError, service
+
+
+@contextmanager
+def env_pool(
+    env: Env, attach_url: str | None = None, *, provider: str | None = None, log: Path | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield (url, token). With `attach_url` nothing is started and the token is read from GUIDERAIL_POOL_TOKEN.
+
+    `provider` overrides `env.provider` (tests). Raises ServiceError when the pool does not start or has no token.
+    """
+    if attach_url:
+        token = os.environ.get(TOKEN_ENV, "")
+        if not token:
+            raise ServiceError(f"to attach to the env pool at {attach_url}, put its token into {TOKEN_ENV}")
+        yield attach_url.rstrip("/"), token
+        return
+    token = secrets.token_urlsafe(32)
+    cmd = [sys.executable, "-m", "guiderail.pool.server", "--port", "{port}"]
+    cmd += ["--provider", provider or env.provider, "--slots", str(env.slots), "--step-ms", str(env.step_ms)]
+    cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
+    cmd += ["--browser", env.browser] if env.browser else []
+    ready = "http://127.0.0.1:{port}/healthz"
+    with service(cmd, "env-pool", ready_url=ready, timeout=90.0, env={TOKEN_ENV: token}, log=log) as s:
+        yield s.url, token
