@@ -1,0 +1,1 @@
+"""Tasks: templates, instances, splits and the scripted experts that solve them."""

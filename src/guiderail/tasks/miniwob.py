@@ -1,7 +1,7 @@
 """The MiniWoB++ templates guiderail trains and tests on: one row a page, and its expert.
 
-Guarantees: every template here passes its self-test (expert succeeds, doing nothing does not), works with real mouse and
-keyboard events in virtual time, and shows its targets without scrolling. Pages come from the `miniwob` package.
+Guarantees: every template here passes its self-test (expert succeeds, doing nothing does not), works with real mouse
+and keyboard events in virtual time, and shows its targets without scrolling. Pages come from the `miniwob` package.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _TEMPLATES = (
     # one click
     Template("click-test", "click", (1, 1), 3, once(pointing.only_button),
              ("Click the button.", "Press the button.", "Hit the only button.")),
-    Template("click-test-2", "click", (1, 1), 3, once(pointing.button),
-             ("Click button {text}.", "Press the button {text}.", "Please hit {text}.")),
     Template("click-button", "click", (1, 1), 3, once(pointing.button), _BUTTON),
     Template("click-link", "click", (1, 1), 3, once(pointing.link),
              ('Click on the link "{text}".', 'Follow the link "{text}".', 'Open the link called "{text}".')),
@@ -66,14 +64,16 @@ _TEMPLATES = (
              ("Click button {first}, then click button {second}.", "Press {first} and then {second}.",
               "First {first}, second {second}.")),
     Template("odd-or-even", "form", (4, 4), 6, choosing.parity,
-             ("Mark the numbers below as odd or even and press submit when done.", "Say of each number if it is odd or even.",
-              "Odd or even? Mark each number and submit.")),
+             ("Mark the numbers below as odd or even and press submit when done.",
+              "Say of each number if it is odd or even.", "Odd or even? Mark each number and submit.")),
     Template("click-collapsible-nodelay", "search", (2, 2), 4, choosing.expand,
-             ("Expand the section below and click submit.", "Open the section, then submit.", "Unfold it and press Submit.")),
+             ("Expand the section below and click submit.", "Open the section, then submit.",
+              "Unfold it and press Submit.")),
     Template("click-tab-2", "search", (1, 3), 5, choosing.tabs, _SWITCH),
     Template("click-collapsible-2-nodelay", "search", (2, 4), 6, choosing.sections,
              ('Expand the sections below, to find and click on the link "{text}".',
-              'Find the link "{text}" in one of the sections and click it.', 'Open the link "{text}", wherever it is.')),
+              'Find the link "{text}" in one of the sections and click it.',
+              'Open the link "{text}", wherever it is.')),
     Template("navigate-tree", "search", (1, 4), 6, choosing.tree,
              ('Navigate through the file tree. Find and click on the folder or file named "{text}".',
               'Find "{text}" in the tree and click it.', 'Open "{text}".')),
@@ -93,7 +93,7 @@ _TEMPLATES = (
              ("Enter the value of {key} into the text field and press Submit.",
               "What is the {key}? Type it, then click Submit.", "Copy the {key} from the table and submit it.")),
     # held out of training by default: their skills are those of a page above, their looks or words are not
-    Template("click-test-transfer", "click", (1, 1), 3, once(pointing.button),
+    Template("click-test-2", "click", (1, 1), 3, once(pointing.button),
              ("Click button {text}.", "Press the button {text}.", "Please hit {text}."), heldout=True),
     Template("click-dialog-2", "click", (1, 1), 3, once(pointing.dialog_button),
              ('Click the button in the dialog box labeled "{text}".', 'Press "{text}" in the dialog.',

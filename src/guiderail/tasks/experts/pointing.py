@@ -13,6 +13,15 @@ from guiderail.tasks.experts.scene import Decision, Facts, Node, Policy, Scene, 
 
 ORDINALS = {"1st": 0, "2nd": 1, "3rd": 2}
 SHAPES = {"circle": "circle", "rect": "square", "polygon": "triangle"}
+FILLS = {
+    "rgb(255, 0, 0)": "red",
+    "rgb(0, 128, 0)": "green",
+    "rgb(0, 0, 255)": "blue",
+    "rgb(0, 255, 255)": "aqua",
+    "rgb(0, 0, 0)": "black",
+    "rgb(255, 0, 255)": "magenta",
+    "rgb(255, 255, 0)": "yellow",
+}
 PAGE_NAMES = {"circle": "circle", "rect": "rectangle", "polygon": "triangle"}
 
 
@@ -112,13 +121,13 @@ def shape(scene: Scene, facts: Facts) -> Decision | None:
     fits = [
         n
         for n in scene.find("text", "circle", "rect", "polygon")
-        if size in (None, _size(n)) and colour in (None, n.attrs.get("fill")) and kind in ("item", *_kinds(n))
+        if size in (None, _size(n)) and colour in (None, _fill(n)) and kind in ("item", *_kinds(n))
     ]
     node = _first(fits)
     if node is None:
         return None
     return click_centre(
-        node, f'click "{node.text}"' if node.tag == "text" else f"click the {node.attrs['fill']} {SHAPES[node.tag]}"
+        node, f'click "{node.text}"' if node.tag == "text" else f"click the {_fill(node)} {SHAPES[node.tag]}"
     )
 
 
@@ -129,6 +138,11 @@ def figure_name(scene: Scene, facts: Facts) -> Decision | None:
         return None
     name = PAGE_NAMES.get(figure.tag) or ("number" if figure.text.isdigit() else "letter")
     return button(scene, {"text": name.capitalize()})
+
+
+def _fill(node: Node) -> str:
+    """Name of the colour a shape is filled with."""
+    return FILLS[node.attrs["fill"]]
 
 
 def _size(node: Node) -> str:

@@ -1,7 +1,6 @@
-"""What an expert sees: the visible elements of a page below its instruction bar, with boxes in screen fractions.
+"""What an expert sees: the visible elements of a page, with boxes in screen fractions.
 
-Guarantees: elements keep document order; the instruction bar, its contents and anything off the screen are left out;
-points are inside the screen. Knows geometry only, no task.
+Guarantees: elements keep document order; what has its middle off the screen is left out. Knows geometry only, no task.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Node(Box):
     id: str = ""
     classes: frozenset[str] = frozenset()
     text: str = ""
-    attrs: Mapping[str, str] = field(default_factory=dict)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     words: tuple[Word, ...] = ()
 
 
@@ -63,14 +62,8 @@ class Scene:
     @classmethod
     def of(cls, oracle: Sequence[Mapping[str, Any]]) -> Scene:
         """Build from `Env.oracle()`. Raises KeyError when a fact lacks a field of the contract."""
-        nodes = [_node(fact) for fact in oracle]
-        bars = [n for n in nodes if n.id == "query"]
-
-        def workable(n: Node) -> bool:
-            x, y = n.centre
-            return 0 <= x <= 1 and 0 <= y <= 1 and not any(bar.contains(x, y) and n.h <= bar.h for bar in bars)
-
-        return cls(tuple(n for n in nodes if n.w > 0 and n.h > 0 and workable(n)))
+        nodes = (_node(fact) for fact in oracle)
+        return cls(tuple(n for n in nodes if n.w > 0 and n.h > 0 and all(0 <= v <= 1 for v in n.centre)))
 
     def find(
         self, *tags: str, id: str | None = None, cls: str | None = None, text: str | None = None, **attrs: str
@@ -157,7 +150,7 @@ def free_point(
     n = round(1 / grid)
     points = [(i * grid, j * grid) for i in range(n + 1) for j in range(n + 1)]
     free = [
-        p for p in points if node.contains(*p, margin=-0.01) and not any(c.contains(*p, margin=0.01) for c in covers)
+        p for p in points if node.contains(*p, margin=-0.004) and not any(c.contains(*p, margin=0.004) for c in covers)
     ]
     return min(free, key=lambda p: (p[0] - aim[0]) ** 2 + (p[1] - aim[1]) ** 2, default=None)
 
@@ -170,6 +163,6 @@ def _node(fact: Mapping[str, Any]) -> Node:
     words = tuple(Word(w["x"], w["y"], w["w"], w["h"], w["text"]) for w in fact["words"])
     return Node(
         fact["x"], fact["y"], fact["w"], fact["h"],
-        tag=fact["tag"], id=fact["id"] or "", classes=frozenset(fact["classes"]), text=fact["text"] or "",
-        attrs=fact["attrs"], words=words,
+        tag=fact["tag"], id=fact["id"] or "", classes=frozenset(fact["classes"]),
+        text=fact["text"] or fact.get("inner", ""), attrs=fact["attrs"], words=words,
     )  # fmt: skip

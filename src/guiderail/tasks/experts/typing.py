@@ -1,7 +1,7 @@
 """Experts of pages with text fields: click a textbox, type, and in the end press the page's button.
 
-One rule serves them all (`fill`): the fields are filled in order; a field is clicked before it is typed into, and clicked
-again when something came between.
+One rule serves them all (`fill`): the fields are filled in order; a field is clicked before it is typed into, and
+clicked again when something came between.
 """
 
 from __future__ import annotations

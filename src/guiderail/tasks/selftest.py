@@ -1,0 +1,131 @@
+"""Self-test of a template on a real environment: the expert succeeds, doing nothing does not, chance rarely does.
+
+Guarantees: works through any `Env`, asks nothing of the page but its oracle, and is deterministic (random clicks are
+hashed from the task). Infrastructure errors are not caught: a self-test that could not run has no result.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from guiderail.actions.types import Action, Click, Wait
+from guiderail.tasks.experts.scene import GRID, snap
+from guiderail.tasks.splits import derive
+from guiderail.tasks.suites import get_suite
+from guiderail.tasks.types import TaskSpec
+
+
+class Seen(Protocol):
+    """The part of an observation used here."""
+
+    @property
+    def instruction(self) -> str:
+        """What the page asks for."""
+        ...
+
+
+class Result(Protocol):
+    """The part of a step result used here."""
+
+    @property
+    def observation(self) -> Seen:
+        """The screen."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether the page ended the episode."""
+        ...
+
+
+class Screen(Protocol):
+    """The part of `envs.types.Env` used here (tasks stand below envs and must not import them)."""
+
+    async def reset(self, task: TaskSpec) -> Result:
+        """Start `task`."""
+        ...
+
+    async def step(self, action: Action) -> Result:
+        """Do `action`."""
+        ...
+
+    async def evaluate(self) -> float:
+        """Raw reward."""
+        ...
+
+    async def oracle(self) -> list[dict[str, Any]]:
+        """DOM facts."""
+        ...
+
+
+async def run_expert(env: Screen, task: TaskSpec, grid: float = GRID) -> dict[str, Any]:
+    """Run the expert on `task` with points rounded to `grid`.
+
+    Returns {"success": bool, "reward": float, "instruction": str, "thoughts": [str], "actions": [Action]}.
+    """
+    template = get_suite(task.suite).templates[task.template]
+    result = await env.reset(task)
+    instruction = result.observation.instruction
+    actions: list[Action] = []
+    thoughts: list[str] = []
+    while not result.done and len(actions) < task.max_steps:
+        decision = template.expert(await env.oracle(), instruction, len(actions), actions)
+        if decision is None:
+            break
+        actions.append(snap(decision[0], grid))
+        thoughts.append(decision[1])
+        result = await env.step(actions[-1])
+    success, reward = await _judge(env, task, result.done)
+    return {"success": success, "reward": reward, "instruction": instruction, "thoughts": thoughts, "actions": actions}
+
+
+async def run_actions(env: Screen, task: TaskSpec, actions: Sequence[Action]) -> bool:
+    """Do `actions` blindly until the page ends the episode; whether that succeeded."""
+    result = await env.reset(task)
+    for action in actions:
+        if result.done:
+            break
+        result = await env.step(action)
+    return (await _judge(env, task, result.done))[0]
+
+
+def random_clicks(task: TaskSpec) -> list[Action]:
+    """max_steps clicks spread evenly over the screen, hashed from the task's id."""
+    rng = random.Random(derive("selftest", task.id))
+    return [Click(rng.random(), rng.random()) for _ in range(task.max_steps)]
+
+
+async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -> dict[str, Any]:
+    """Check one template on `tasks`, all of this template.
+
+    Returns {"template", "instances", "expert", "noop", "random" (success rates), "steps" (mean expert length),
+    "instruction" and "thoughts" (of the first instance), "failed" (task ids the expert missed or doing nothing solved),
+    "ok" (nothing failed)}. Raises ValueError when `tasks` is empty or mixed.
+    """
+    if len({t.template for t in tasks}) != 1:
+        raise ValueError(f"selftest takes instances of one template, got {sorted({t.template for t in tasks})}")
+    runs = [await run_expert(env, t, grid) for t in tasks]
+    idle = [await run_actions(env, t, [Wait(1.0)] * t.max_steps) for t in tasks]
+    chance = [await run_actions(env, t, random_clicks(t)) for t in tasks]
+    failed = [t.id for t, run, noop in zip(tasks, runs, idle, strict=True) if noop or not run["success"]]
+    n = len(tasks)
+    return {
+        "template": tasks[0].template,
+        "instances": n,
+        "expert": sum(run["success"] for run in runs) / n,
+        "noop": sum(idle) / n,
+        "random": sum(chance) / n,
+        "steps": sum(len(run["actions"]) for run in runs) / n,
+        "instruction": runs[0]["instruction"],
+        "thoughts": runs[0]["thoughts"],
+        "failed": failed,
+        "ok": not failed,
+    }
+
+
+async def _judge(env: Screen, task: TaskSpec, done: bool) -> tuple[bool, float]:
+    """Success needs an episode that the page ended, with at least the task's threshold."""
+    reward = await env.evaluate()
+    return done and reward >= task.threshold, reward

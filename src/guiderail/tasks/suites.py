@@ -1,0 +1,93 @@
+"""The registry of suites: which templates a suite has, which it trains on, which it holds out.
+
+Guarantees: a name that does not exist is a ParamError with the parameter's key, the value and the nearest names; the
+train and held-out lists a caller gets are disjoint, free of repeats and in the suite's own order.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from guiderail.params import ParamError, Provision
+from guiderail.tasks.miniwob import TEMPLATES
+from guiderail.tasks.template import Template
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Templates under one name; those flagged `heldout` are kept out of training by default."""
+
+    name: str
+    templates: Mapping[str, Template]
+
+    @property
+    def train(self) -> tuple[str, ...]:
+        """Default train templates."""
+        return tuple(n for n, t in self.templates.items() if not t.heldout)
+
+    @property
+    def heldout(self) -> tuple[str, ...]:
+        """Default held-out templates."""
+        return tuple(n for n, t in self.templates.items() if t.heldout)
+
+    @property
+    def wordings(self) -> int:
+        """Instruction wordings that every template has (the page's own included)."""
+        return min(len(t.wordings) for t in self.templates.values())
+
+
+SUITES: dict[str, Suite] = {"miniwob": Suite("miniwob", TEMPLATES)}
+"""All suites by name."""
+
+
+def get_suite(name: str) -> Suite:
+    """The suite `name`. Raises ParamError."""
+    if name not in SUITES:
+        raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, SUITES)}")
+    return SUITES[name]
+
+
+def choose(params: Provision) -> tuple[Suite, tuple[str, ...], tuple[str, ...]]:
+    """The suite of `params` with its train and held-out templates, checked. Raises ParamError.
+
+    Empty lists mean the suite's default; a default never takes what the other list names.
+    """
+    suite = get_suite(params.suite)
+    if params.wordings > suite.wordings:
+        raise ParamError(
+            f"provision.wordings = {params.wordings}: suite {suite.name} has {suite.wordings} wordings a template. "
+            f"Choose 1 to {suite.wordings}."
+        )
+    train = _named(suite, "provision.templates", params.templates)
+    heldout = _named(suite, "provision.heldout", params.heldout)
+    both = sorted(set(train) & set(heldout))
+    if both:
+        raise ParamError(
+            f"provision.heldout = {both}: also in provision.templates. A held-out template must not be trained on; "
+            "take it out of one of the two."
+        )
+    train = train or tuple(n for n in suite.train if n not in heldout)
+    heldout = heldout or tuple(n for n in suite.heldout if n not in train)
+    for key, names in (("templates", train), ("heldout", heldout)):
+        if not names:
+            raise ParamError(f"provision.{key} = []: nothing is left of the default list. Name at least one template.")
+    return suite, train, heldout
+
+
+def _named(suite: Suite, key: str, names: Sequence[str]) -> tuple[str, ...]:
+    """`names` in the suite's order. Raises ParamError on an unknown name or a repeat."""
+    for name in names:
+        if name not in suite.templates:
+            raise ParamError(f"{key} = {name!r}: no such template in {suite.name}. {_nearest(name, suite.templates)}")
+        if names.count(name) > 1:
+            raise ParamError(f"{key} = {name!r}: named {names.count(name)} times. Name it once.")
+    return tuple(n for n in suite.templates if n in names)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """One sentence that offers the names most like `name`, or all of them when none is."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(names)}."
