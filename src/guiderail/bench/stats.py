@@ -159,8 +159,8 @@ def bootstrap_mean(
         dof = int(index.max())
         member = _weights(rng, draws, dof + 1)[:, index]
     run = _weights(rng, draws, v.shape[0])
-    top = np.einsum("bs,sn,bn->b", run, filled, member, optimize=True)
-    bottom = np.einsum("bs,sn,bn->b", run, seen.astype(np.float64), member, optimize=True)
+    top = (run * (member @ filled.T)).sum(axis=1)
+    bottom = (run * (member @ seen.astype(np.float64).T)).sum(axis=1)
     means = top[bottom > 0] / bottom[bottom > 0]
     upper = 0.5 + confidence / 2
     lo, hi = (float(q) for q in np.quantile(means, [1 - upper, upper]))

@@ -1,0 +1,118 @@
+"""What the stages left in `results/`, read once and typed for the report.
+
+Guarantees: the points read are those of `params.sweep`, never whatever lies about; a missing evaluation is an error
+that names its path and the command to make it; anything else that is missing is listed in `missing`, not passed over.
+Computes nothing: see `summary`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from guiderail.params import Params
+
+KEYS = ["recipe", "train_seed", "benchmark"]
+
+
+class ReportError(RuntimeError):
+    """The report cannot be made; the text names the missing input and the command that makes it."""
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything the report shows.
+
+    `episodes`: one row per evaluated episode with the columns of `bench.records` plus recipe, train_seed, benchmark.
+    `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
+    one row per logged step. `provenance`: provenance.json per output folder, relative to the results folder.
+    `evaluations`: the folder of each point, for its frames.
+    """
+
+    recipes: list[str]
+    seeds: list[int]
+    benchmarks: list[str]
+    episodes: pd.DataFrame
+    metrics: dict[tuple[str, int, str], dict[str, Any]]
+    sft: dict[int, pd.DataFrame]
+    rl: dict[tuple[str, int], pd.DataFrame]
+    provenance: dict[str, dict[str, Any]]
+    evaluations: dict[tuple[str, int, str], Path]
+    missing: list[str] = field(default_factory=list)
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """curves.jsonl as a frame sorted by step; later lines of a step (a resumed run) replace earlier ones."""
+    rows: dict[float, dict[str, Any]] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as e:
+            raise ReportError(f"{path}:{number}: not JSON ({e}). Run the stage again.") from None
+        values = {k: v for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        if "step" not in values:
+            raise ReportError(f"{path}:{number}: no `step`. Every line of a curve needs one.")
+        rows.setdefault(float(values["step"]), {}).update(values)
+    return pd.DataFrame([rows[s] for s in sorted(rows)])
+
+
+def load(params: Params, results: Path) -> ReportData:
+    """Read the outputs of all points of the sweep below `results`. Raises ReportError when an evaluation is missing."""
+    sweep, missing = params.sweep, []
+    frames: list[pd.DataFrame] = []
+    metrics: dict[tuple[str, int, str], dict[str, Any]] = {}
+    folders: dict[tuple[str, int, str], Path] = {}
+    outputs = [results / "provision", results / "demos"]
+    for recipe in sweep.recipe:
+        for seed in sweep.seed:
+            for benchmark in sweep.benchmark:
+                folder = results / "evaluate" / recipe / f"seed{seed}" / benchmark
+                if not (folder / "episodes.parquet").exists():
+                    raise ReportError(
+                        f"{folder}: no evaluation. Make it with `guiderail evaluate --recipe {recipe} --seed {seed} "
+                        f"--benchmark {benchmark}`, or the whole chain with `snakemake`."
+                    )
+                rows = pd.read_parquet(folder / "episodes.parquet")
+                frames.append(rows.assign(recipe=recipe, train_seed=seed, benchmark=benchmark))
+                metrics[recipe, seed, benchmark] = json.loads((folder / "metrics.json").read_text())
+                folders[recipe, seed, benchmark] = folder
+                outputs.append(folder)
+    sft: dict[int, pd.DataFrame] = {}
+    rl: dict[tuple[str, int], pd.DataFrame] = {}
+    for seed in sweep.seed:
+        outputs.append(results / "sft" / f"seed{seed}")
+        if (outputs[-1] / "curves.jsonl").exists():
+            sft[seed] = read_curves(outputs[-1] / "curves.jsonl")
+        else:
+            missing.append(f"sft/seed{seed}/curves.jsonl")
+        for recipe in sweep.recipe:
+            outputs += [results / "rl" / recipe / f"seed{seed}", results / "merge" / recipe / f"seed{seed}" / "model"]
+            if (outputs[-2] / "curves.jsonl").exists():
+                rl[recipe, seed] = read_curves(outputs[-2] / "curves.jsonl")
+            else:
+                missing.append(f"rl/{recipe}/seed{seed}/curves.jsonl")
+    provenance: dict[str, dict[str, Any]] = {}
+    for out in outputs:
+        name = out.relative_to(results).as_posix()
+        if (out / "provenance.json").exists():
+            provenance[name] = json.loads((out / "provenance.json").read_text())
+        else:
+            missing.append(f"{name}/provenance.json")
+    return ReportData(
+        recipes=list(sweep.recipe),
+        seeds=list(sweep.seed),
+        benchmarks=list(sweep.benchmark),
+        episodes=pd.concat(frames, ignore_index=True),
+        metrics=metrics,
+        sft=sft,
+        rl=rl,
+        provenance=provenance,
+        evaluations=folders,
+        missing=missing,
+    )

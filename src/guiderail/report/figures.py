@@ -1,0 +1,208 @@
+"""Figures of results: bars with intervals, templates before and after, how episodes end.
+
+Guarantees: the same checkpoint has the same colour in every figure; text that comes from outside (template and recipe
+names) is drawn literally, never read as mathematics or markup; what was not measured is never drawn as zero.
+Each function returns a matplotlib Figure; `style.draw` saves it. Learning curves are in `curves`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from guiderail.report.style import (
+    GOOD,
+    INK,
+    MUTED,
+    SPLIT_NAME,
+    legend_above,
+    percent,
+    series_colour,
+    series_label,
+)
+from guiderail.report.summary import Bench, Tree
+
+# (how an episode ended, its label, its colour), in stacking order
+ENDS = (
+    ("success", "Success", GOOD),
+    ("failure/env_done", "Wrong action", "#e3a29b"),
+    ("failure/step_limit", "Step limit", "#f0c987"),
+    ("failure/parse_failure", "Unreadable action", "#b9a3d6"),
+    ("failure/agent", "Gave up or stopped early", "#8fb4d9"),
+    ("failure/other", "Other failure", "#cfd5db"),
+    ("excluded", "Not measured", "#3a4651"),
+)
+
+
+def _series(bench: Bench) -> list[tuple[str, str]]:
+    """(checkpoint, recipe) of each bar: base and SFT once, RL once per recipe."""
+    first = bench.data.recipes[0]
+    shared = [(c, first) for c in bench.checkpoints if c != "rl"]
+    return shared + [("rl", r) for r in bench.data.recipes if "rl" in bench.checkpoints]
+
+
+def success_bars(bench: Bench, tree: Tree) -> Figure:
+    """Success per split, one bar per checkpoint with its interval; the paired SFT -> RL gain below each split."""
+    series, recipes = _series(bench), bench.data.recipes
+    fig = Figure(figsize=(8.4, 4.3), layout="constrained")
+    draw_bars(fig.add_subplot(), bench, tree)
+    legend_above(fig, fig.axes[0], columns=max(3, min(6, len(series))))
+    note = f"Whiskers: {100 * bench.confidence:.0f} % bootstrap intervals, templates fixed."
+    fig.supxlabel(
+        f"{note} Gain: RL minus SFT on the same instances" + (f" ({recipes[0]})." if len(recipes) > 1 else "."),
+        fontsize=8.5, color=MUTED, x=0.01, ha="left",
+    )  # fmt: skip
+    return fig
+
+
+def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
+    """The bars of `success_bars` on given axes."""
+    series, recipes = _series(bench), bench.data.recipes
+    width = 0.78 / len(series)
+    top = 0.0
+    for i, (checkpoint, recipe) in enumerate(series):
+        cells = [tree["success"][recipe][checkpoint][s] for s in bench.splits]
+        x = np.arange(len(cells)) + (i - (len(series) - 1) / 2) * width
+        means = np.array([c["mean"] or 0.0 for c in cells])
+        colour = series_colour(checkpoint, recipe, recipes)
+        ax.bar(x, means, width * 0.9, color=colour, label=series_label(checkpoint, recipe, recipes))
+        for at, mean, cell in zip(x, means, cells, strict=True):
+            if cell["mean"] is None:
+                ax.text(at, 0.01, "n/a", ha="center", va="bottom", fontsize=9, color=MUTED)
+                continue
+            reach = [[mean - cell["lo"]], [cell["hi"] - mean]]
+            ax.errorbar(at, mean, reach, color=INK, elinewidth=1.2, capsize=3.5, capthick=1.2)
+            ax.text(at, cell["hi"] + 0.018, f"{100 * mean:.0f} %", ha="center", va="bottom", fontsize=9.5)
+            top = max(top, cell["hi"])
+    labels = []
+    for split in bench.splits:
+        gain = tree.get("gain", {}).get(recipes[0], {}).get(split)
+        text = SPLIT_NAME[split]
+        if gain and gain["mean"] is not None:
+            text += f"\nRL gain {100 * gain['mean']:+.1f} pp\n[{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
+        labels.append(text)
+    ax.set_xticks(range(len(labels)), labels, color=INK)
+    ax.set_ylim(0, min(1.12, top + 0.12))
+    ax.set_yticks([t for t in np.arange(0, 1.01, 0.2) if t <= top + 0.12])
+    ax.set_ylabel("Success")
+    ax.spines["left"].set_visible(False)
+    percent(ax)
+
+
+def template_dumbbells(bench: Bench, table: pd.DataFrame, recipe: str) -> Figure:
+    """One row per template with a dot per checkpoint: train templates on fresh instances, then held-out templates."""
+    splits = [s for s in ("fresh", "heldout") if s in bench.splits] or bench.splits
+    parts = []
+    for split in splits:
+        rows = table[(table["recipe"] == recipe) & (table["split"] == split)]
+        grid = rows.pivot_table(index=["domain", "template"], columns="checkpoint", values="mean")
+        last = bench.checkpoints[-1]
+        grid = grid.assign(_key=grid[last].to_numpy()).sort_values(["_key", "template"], ascending=[True, False])
+        parts.append((split, grid, last))
+    heights = [max(1, len(g)) for _, g, _ in parts]
+    fig = Figure(figsize=(8.4, 1.7 + 0.27 * sum(heights)), layout="constrained")
+    axes = fig.subplots(len(parts), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    for ax, (split, grid, _) in zip(axes, parts, strict=True):
+        y = np.arange(len(grid))
+        present = [c for c in bench.checkpoints if c in grid.columns]
+        ax.hlines(y, grid[present].min(axis=1), grid[present].max(axis=1), color="#d5dae0", linewidth=3.2, zorder=1)
+        for i, c in enumerate(present):
+            colour = series_colour(c, recipe, [recipe])
+            ax.scatter(
+                grid[c], y, s=62 - 6 * i, color=colour, label=series_label(c, recipe, [recipe]), zorder=3 + i,
+                edgecolors="white", linewidths=0.9, clip_on=False,
+            )  # fmt: skip
+        ax.set_yticks(y, [str(t) for _, t in grid.index], color=INK, fontsize=9)
+        ax.set_ylim(-0.7, len(grid) - 0.3)
+        ax.set_title("Train templates, fresh instances" if split == "fresh" else SPLIT_NAME[split])
+        ax.set_xlim(-0.015, 1.015)
+        ax.grid(axis="x")
+        ax.grid(axis="y", visible=False)
+        for side in ("left", "bottom"):
+            ax.spines[side].set_visible(False)
+        percent(ax, "x")
+    axes[-1].set_xlabel("Success")
+    legend_above(fig, axes[0])
+    return fig
+
+
+def _end(kind: Any, cause: Any) -> str:
+    if kind == "success":
+        return "success"
+    if kind != "failure":
+        return "excluded"
+    if cause in ("agent_finish", "agent_fail"):
+        return "failure/agent"
+    name = f"failure/{cause}"
+    return name if name in {e[0] for e in ENDS} else "failure/other"
+
+
+def episode_ends(bench: Bench) -> Figure:
+    """How episodes end: one stacked bar per checkpoint, one block per split. Shares of all planned episodes."""
+    series, recipes = _series(bench), bench.data.recipes
+    lines: list[tuple[float, str, pd.Series]] = []
+    titles: list[tuple[float, str]] = []
+    y = 0.0
+    for split in bench.splits:
+        titles.append((y, SPLIT_NAME[split]))
+        y += 0.85
+        for checkpoint, recipe in series:
+            rows = bench.rows(recipe, checkpoint, split)
+            ends = pd.Series([_end(k, c) for k, c in zip(rows["kind"], rows["cause"], strict=True)], dtype="object")
+            lines.append((y, series_label(checkpoint, recipe, recipes), ends.value_counts(normalize=True)))
+            y += 0.85
+        y += 0.35
+    fig = Figure(figsize=(8.4, 1.1 + 0.36 * y), layout="constrained")
+    ax = fig.add_subplot()
+    used = [e for e in ENDS if any(shares.get(e[0], 0) > 0 for _, _, shares in lines)]
+    for at, _, shares in lines:
+        left = 0.0
+        for name, _, colour in used:
+            share = float(shares.get(name, 0.0))
+            ax.barh(at, share, 0.62, left=left, color=colour, edgecolor="white", linewidth=0.8)
+            if share >= 0.055:
+                dark = name in ("success", "excluded")
+                ax.text(
+                    left + share / 2, at, f"{100 * share:.0f} %", ha="center", va="center", fontsize=8.5,
+                    color="white" if dark else INK,
+                )  # fmt: skip
+            left += share
+    for _, label, colour in used:
+        ax.barh(0, 0, color=colour, label=label)
+    for at, title in titles:
+        ax.text(0, at + 0.12, title, fontsize=10, fontweight="bold", va="center")
+    ax.set_yticks([at for at, _, _ in lines], [label for _, label, _ in lines], color=INK)
+    ax.set_ylim(y - 0.4, -0.5)
+    ax.set_xlim(0, 1)
+    ax.grid(visible=False)
+    ax.set_xticks([])
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    legend_above(fig, ax, columns=4)
+    return fig
+
+
+def stage_seconds(stages: Tree) -> Figure | None:
+    """Where the time went: seconds per stage output; None when no stage recorded them."""
+    known = [(name, float(used["seconds"])) for name, used in stages.items() if used.get("seconds") is not None]
+    if not known:
+        return None
+    known.sort(key=lambda k: (k[1], k[0]))
+    fig = Figure(figsize=(8.4, 0.9 + 0.32 * len(known)), layout="constrained")
+    ax = fig.add_subplot()
+    ax.barh(range(len(known)), [s for _, s in known], 0.62, color="#6d8fb8")
+    longest = known[-1][1]
+    for i, (_, seconds) in enumerate(known):
+        text = f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+        ax.text(seconds + 0.012 * longest, i, text, va="center", fontsize=9)
+    ax.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
+    ax.set_xlim(0, longest * 1.16)
+    ax.grid(visible=False)
+    ax.set_xticks([])
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    return fig

@@ -1,0 +1,208 @@
+"""Film strips: the frames of an episode in a row, each with what the agent did drawn on it.
+
+Guarantees: a ring stands where the environment really clicked (the same clamping as `to_pixel`); the last picture is
+the screen the episode ended on; text of the model is drawn as plain glyphs, cut to its place, and moves nothing else;
+the same episode gives the same bytes. A frame that is not on disk is drawn as an empty card that says so.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from PIL import Image, ImageDraw, ImageFont
+
+from guiderail.actions.types import clamp01
+from guiderail.report.style import BAD, GOOD, INK, MUTED, SPLIT_NAME, STAGE_NAME
+
+BOX = (440, 420)  # a frame is scaled into this box
+GAP, PAD, MIN_CARD = 34, 28, 320
+LINE, HEAD, FOOT = 27, 96, 140
+MAX_CARDS = 6
+RING = "#e8461e"
+SUPER = 3  # marks are drawn this much larger and scaled down, for smooth edges
+
+
+@dataclass(frozen=True)
+class Card:
+    """One picture of a strip: a PNG (None = not on disk), the action drawn on it, and the lines below it."""
+
+    png: bytes | None
+    number: int  # 1-based step, 0 = the final screen
+    action: dict[str, Any] | None
+    thought: str
+    call: str
+
+
+@lru_cache(maxsize=32)
+def _font(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+
+
+def plain(text: str) -> str:
+    """Text as one line of printable characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def describe(action: dict[str, Any] | None) -> str:
+    """A canonical action in a few words, e.g. `click (0.48, 0.25)` or `type "don't"`."""
+    if not action:
+        return "unreadable"
+    kind = str(action.get("kind", "?")).lower()
+    if kind == "click":
+        name = {2: "double click", 3: "triple click"}.get(action.get("count", 1), "click")
+        kind = f"{action.get('button')} {name}" if action.get("button", "left") != "left" else name
+    words = [kind]
+    if "x" in action:
+        words.append(f"({action['x']:.3g}, {action['y']:.3g})")
+    if "x2" in action:
+        words.append(f"to ({action['x2']:.3g}, {action['y2']:.3g})")
+    if "dx" in action:
+        words.append(f"by ({action.get('dx')}, {action.get('dy')})")
+    for key in ("text", "app"):
+        if key in action:
+            words.append(json.dumps(str(action[key]), ensure_ascii=False))
+    if "keys" in action:
+        words.append("+".join(map(str, action["keys"])))
+    if "status" in action:
+        words.append(str(action["status"]))
+    return " ".join(words)
+
+
+def cut(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont, width: int, lines: int) -> list[str]:
+    """Break `text` into at most `lines` lines of at most `width` pixels, at spaces where possible; "…" marks a cut."""
+    rest = plain(text)[:400]
+    out: list[str] = []
+    while rest and len(out) < lines:
+        end = len(rest)
+        while end > 1 and draw.textlength(rest[:end], font=font) > width:
+            space = rest.rfind(" ", 1, end)
+            end = space if space > 0 else end - 1
+        out.append(rest[:end].strip())
+        rest = rest[end:].strip()
+    if rest and out:
+        last = out[-1]
+        while last and draw.textlength(last + "…", font=font) > width:
+            last = last[:-1]
+        out[-1] = last + "…"
+    return out
+
+
+def _marks(action: dict[str, Any] | None, number: int, size: tuple[int, int]) -> Image.Image:
+    """Transparent layer with the ring (and line, for a drag) of an action."""
+    layer = Image.new("RGBA", (size[0] * SUPER, size[1] * SUPER))
+    if action and "x" in action:
+        d = ImageDraw.Draw(layer)
+        points = [(action["x"], action["y"])] + ([(action["x2"], action["y2"])] if "x2" in action else [])
+        at = [(clamp01(x) * size[0] * SUPER, clamp01(y) * size[1] * SUPER) for x, y in points]
+        r = 17 * SUPER
+        if len(at) > 1:
+            d.line(at, fill="white", width=7 * SUPER)
+            d.line(at, fill=RING, width=4 * SUPER)
+        for x, y in at:
+            d.ellipse((x - r, y - r, x + r, y + r), outline="white", width=7 * SUPER)
+            d.ellipse((x - r + SUPER, y - r + SUPER, x + r - SUPER, y + r - SUPER), outline=RING, width=4 * SUPER)
+        x, y = at[0]
+        side = 1 if x < (size[0] - 48) * SUPER else -1
+        bx, by, b = x + side * 25 * SUPER, max(15 * SUPER, y - 20 * SUPER), 14 * SUPER
+        d.ellipse((bx - b, by - b, bx + b, by + b), fill=RING, outline="white", width=2 * SUPER)
+        d.text((bx, by), str(number), font=_font(17 * SUPER, "DejaVuSans-Bold"), fill="white", anchor="mm")
+    return layer.resize(size, Image.Resampling.LANCZOS)
+
+
+def _picture(card: Card) -> Image.Image:
+    if card.png is None:
+        empty = Image.new("RGB", (MIN_CARD, BOX[1]), "#f1f3f5")
+        ImageDraw.Draw(empty).text(
+            (MIN_CARD / 2, BOX[1] / 2), "frame not kept", font=_font(19), fill=MUTED, anchor="mm"
+        )
+        return empty
+    with Image.open(io.BytesIO(card.png)) as opened:
+        frame = opened.convert("RGB")
+    scale = min(BOX[0] / frame.width, BOX[1] / frame.height)
+    size = (max(1, round(frame.width * scale)), max(1, round(frame.height * scale)))
+    how = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC
+    shown = frame.resize(size, how).convert("RGBA")
+    return Image.alpha_composite(shown, _marks(card.action, card.number, size)).convert("RGB")
+
+
+def strip(cards: list[Card], *, title: str, instruction: str, good: bool, verdict: str) -> Image.Image:
+    """Draw a film strip. `title` and `instruction` stand above it, the verdict ends it in green or red."""
+    pictures = [_picture(c) for c in cards]
+    widths = [max(MIN_CARD, p.width) for p in pictures]
+    tall = max(p.height for p in pictures)
+    width = max(2 * PAD + sum(widths) + GAP * (len(cards) - 1), 760)
+    canvas = Image.new("RGB", (width, HEAD + tall + FOOT), "white")
+    d = ImageDraw.Draw(canvas)
+    colour = GOOD if good else BAD
+    d.rounded_rectangle((PAD, 22, PAD + 10, HEAD - 20), 5, fill=colour)
+    d.text((PAD + 24, 18), cut(d, title, _font(22, "DejaVuSans-Bold"), width - 2 * PAD - 24, 1)[0], font=_font(22, "DejaVuSans-Bold"), fill=INK)  # fmt: skip  # noqa: E501
+    for line in cut(d, f"“{instruction}”", _font(20), width - 2 * PAD - 24, 1):
+        d.text((PAD + 24, 50), line, font=_font(20), fill=MUTED)
+    x = PAD
+    for i, (card, picture, w) in enumerate(zip(cards, pictures, widths, strict=True)):
+        left = x + (w - picture.width) // 2
+        top = HEAD + (tall - picture.height) // 2
+        canvas.paste(picture, (left, top))
+        edge = colour if card.number == 0 else "#cdd3da"
+        for t in range(3 if card.number == 0 else 2):
+            d.rectangle((left - 1 - t, top - 1 - t, left + picture.width + t, top + picture.height + t), outline=edge)
+        y = HEAD + tall + 14
+        if card.number == 0:
+            d.text((x, y), verdict.partition(": ")[0], font=_font(21, "DejaVuSans-Bold"), fill=colour)
+            for n, line in enumerate(cut(d, verdict.partition(": ")[2], _font(19), w, 2)):
+                d.text((x, y + (n + 1) * LINE), line, font=_font(19), fill=MUTED)
+        else:
+            lines = [(t, _font(20), INK) for t in cut(d, card.thought, _font(20), w, 2)]
+            mono = _font(18, "DejaVuSansMono")
+            lines += [(t, mono, MUTED) for t in cut(d, card.call, mono, w, 2)]
+            for n, (text, font, fill) in enumerate(lines):
+                d.text((x, y + n * LINE), text, font=font, fill=fill)
+        if i + 1 < len(cards):
+            cx, cy = x + w + GAP / 2, HEAD + tall / 2
+            d.line([(cx - 5, cy - 11), (cx + 6, cy), (cx - 5, cy + 11)], fill="#aab3bc", width=4, joint="curve")
+        x += w + GAP
+    return canvas
+
+
+def _load(text: Any) -> list[Any]:
+    value = json.loads(text) if isinstance(text, str) and text else []
+    return value if isinstance(value, list) else []
+
+
+def episode_strip(row: dict[str, Any], frames: Path, recipe: str = "") -> Image.Image:
+    """The strip of one row of episodes.parquet; `frames` holds <sha256>.png. At most six pictures."""
+
+    def png(sha: Any) -> bytes | None:
+        path = frames / f"{sha}.png"
+        return path.read_bytes() if sha and str(sha).isalnum() and path.exists() else None
+
+    thoughts, actions, seen = _load(row["thoughts"]), _load(row["actions"]), _load(row["frames"])
+    cards = []
+    for i, sha in enumerate(seen):
+        action = json.loads(actions[i]) if i < len(actions) and actions[i] else None
+        thought = thoughts[i] if i < len(thoughts) else ""
+        cards.append(Card(png(sha), i + 1, action, thought, describe(action)))
+    cards.append(Card(png(row["last_frame"]), 0, None, "", ""))
+    if len(cards) > MAX_CARDS:
+        cards = cards[: MAX_CARDS - 3] + cards[-3:]
+    good = row["kind"] == "success"
+    name = STAGE_NAME.get(row["checkpoint"], row["checkpoint"]) + (f" {recipe}" if recipe else "")
+    ending = str(row["cause"]).replace("_", " ")
+    detail = "" if good else (ending if ending != "env done" else "the page judged the action wrong")
+    verdict = "Success: the page reports the full reward" if good else f"Failure: {detail}"
+    title = f"{name} · {SPLIT_NAME.get(row['split'], row['split']).lower()} · {row['template']}"
+    return strip(cards, title=title, instruction=str(row["instruction"]), good=good, verdict=verdict)
+
+
+def save(image: Image.Image, path: Path) -> Path:
+    """Write a PNG with a palette (small, and no metadata)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.quantize(192, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path

@@ -1,0 +1,156 @@
+"""The figures of the report as one JSON tree (`summary.json`), for machines; tables and pages show the same numbers.
+
+Layout (nested, so that `jq '.success.grpo.rl.fresh.mean' summary.json` works):
+- `success.<recipe>.<checkpoint>.<split>` = {mean, lo, hi, n}; `n` counts measured results over all seeds
+- `gain.<recipe>.<split>` = {mean, lo, hi, n}: RL minus SFT on the same instances; `gain_sft`: SFT minus
+  base; `gain_total`: RL minus base
+- `success_over_templates`, `gain_over_templates`: the same means with intervals that also draw the templates
+- `coverage.<recipe>.<checkpoint>.<split>` = {planned, measured, share}
+- `excluded.<recipe>.<checkpoint>.<split>` = {"kind/cause": episodes}
+- `episodes.<recipe>.<checkpoint>.<split>` = {steps_mean, parse_failures, causes}
+- `stages.<output>` and `totals`: seconds, peak memory in bytes, env steps, tokens, as each stage recorded them
+- with several benchmarks the first one of the sweep fills the keys above, `benchmarks.<name>` has all of them
+
+Guarantees: no number without its n; what could not be measured is null with a reason. The base does not depend on the
+training seed and enters once, whatever the number of seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from guiderail.bench import records
+from guiderail.bench.stats import Interval, Outcomes, Over, paired_difference, success
+from guiderail.report.data import ReportData
+from guiderail.report.style import SPLITS
+
+GAINS = {"gain": ("sft", "rl"), "gain_sft": ("base", "sft"), "gain_total": ("base", "rl")}
+# totals of summary.json <- keys of provenance.json
+USAGE = {"seconds": "seconds", "peak_memory_bytes": "peak_memory_bytes", "env_steps": "env_steps", "tokens": "tokens"}
+
+Tree = dict[str, Any]
+
+
+class Bench:
+    """The episodes of one benchmark and the settings its intervals are made with."""
+
+    def __init__(self, data: ReportData, benchmark: str) -> None:
+        self.data, self.benchmark = data, benchmark
+        self.frame = data.episodes[data.episodes["benchmark"] == benchmark]
+        first = data.metrics[data.recipes[0], data.seeds[0], benchmark]
+        self.confidence, self.draws = float(first.get("confidence", 0.95)), int(first.get("bootstrap", 2000))
+        pairs = self.frame[["task", "template"]].drop_duplicates().astype(str)
+        self.template: dict[str, str] = dict(zip(pairs["task"], pairs["template"], strict=True))
+        present = set(self.frame["checkpoint"].astype(str))
+        self.checkpoints = [c for c in ("base", "sft", "rl") if c in present]
+        self.splits = [s for s in SPLITS if s in set(self.frame["split"].astype(str))]
+
+    def rows(self, recipe: str, checkpoint: str, split: str, seed: int | None = None) -> pd.DataFrame:
+        """Episodes of one checkpoint on one split; of one training seed, or of all (the base only once)."""
+        f = self.frame
+        f = f[(f["recipe"] == recipe) & (f["checkpoint"] == checkpoint) & (f["split"] == split)]
+        if seed is None and checkpoint == "base":
+            seed = self.data.seeds[0]
+        return f if seed is None else f[f["train_seed"] == seed]
+
+    def runs(self, recipe: str, checkpoint: str, split: str, keep: Keep | None = None) -> list[Outcomes]:
+        """Outcomes per training seed (one entry for the base)."""
+        seeds = self.data.seeds[:1] if checkpoint == "base" else self.data.seeds
+        frames = [self.rows(recipe, checkpoint, split, seed) for seed in seeds]
+        return [records.outcomes(f if keep is None else keep(f)) for f in frames]
+
+    def success(self, recipe: str, checkpoint: str, split: str, over: Over = "instances") -> Interval:
+        """Mean success with its interval."""
+        label = (self.benchmark, "base" if checkpoint == "base" else recipe, checkpoint, split)
+        return success(
+            self.runs(recipe, checkpoint, split), self.template, label=label, over=over, draws=self.draws,
+            confidence=self.confidence,
+        )  # fmt: skip
+
+    def gain(self, recipe: str, before: str, after: str, split: str, over: Over = "instances") -> Interval:
+        """Paired difference after - before, matched by instance and training seed."""
+        a, b = self.runs(recipe, before, split), self.runs(recipe, after, split)
+        return paired_difference(
+            a * len(b) if len(a) == 1 else a, b, self.template, label=(self.benchmark, recipe, before, after, split),
+            over=over, draws=self.draws, confidence=self.confidence,
+        )  # fmt: skip
+
+
+Keep = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def by_checkpoint(bench: Bench, value: Callable[[str, str, str], Any]) -> Tree:
+    """`{recipe: {checkpoint: {split: value}}}`."""
+    return {
+        r: {c: {s: value(r, c, s) for s in bench.splits} for c in bench.checkpoints} for r in bench.data.recipes
+    }  # fmt: skip
+
+
+def _coverage(bench: Bench, recipe: str, checkpoint: str, split: str) -> Tree:
+    rows = bench.rows(recipe, checkpoint, split)
+    planned, done = len(rows), len(records.measured(rows))
+    return {"planned": planned, "measured": done, "share": done / planned if planned else None}
+
+
+def _episodes(rows: pd.DataFrame) -> Tree:
+    done = records.measured(rows)
+    causes = (done["kind"].astype(str) + "/" + done["cause"].astype(str)).value_counts().sort_index()
+    return {
+        "steps_mean": float(done["steps"].mean()) if len(done) else None,
+        "parse_failures": int(done["parse_failures"].sum()),
+        "causes": {str(k): int(v) for k, v in causes.items()},
+    }
+
+
+def benchmark_summary(bench: Bench) -> Tree:
+    """All figures of one benchmark, as laid out in the module docstring."""
+    tree: Tree = {"success": by_checkpoint(bench, lambda r, c, s: bench.success(r, c, s).to_json())}
+    tree["success_over_templates"] = by_checkpoint(bench, lambda r, c, s: bench.success(r, c, s, "templates").to_json())
+    for name, (before, after) in GAINS.items():
+        if before in bench.checkpoints and after in bench.checkpoints:
+            tree[name] = {
+                r: {s: bench.gain(r, before, after, s).to_json() for s in bench.splits} for r in bench.data.recipes
+            }  # fmt: skip
+    if "gain" in tree:
+        tree["gain_over_templates"] = {
+            r: {s: bench.gain(r, "sft", "rl", s, "templates").to_json() for s in bench.splits}
+            for r in bench.data.recipes
+        }
+    tree["coverage"] = by_checkpoint(bench, lambda r, c, s: _coverage(bench, r, c, s))
+    tree["excluded"] = by_checkpoint(bench, lambda r, c, s: records.excluded(bench.rows(r, c, s)))
+    tree["episodes"] = by_checkpoint(bench, lambda r, c, s: _episodes(bench.rows(r, c, s)))
+    return tree
+
+
+def usage(provenance: dict[str, dict[str, Any]]) -> tuple[Tree, Tree]:
+    """Per output what its stage used, and the totals (sums; of the peak memory, the largest)."""
+    stages = {
+        name: {key: found.get(source) for key, source in USAGE.items()} for name, found in sorted(provenance.items())
+    }
+
+    def known(key: str) -> list[float]:
+        return [float(v) for v in (s[key] for s in stages.values()) if v is not None]
+
+    totals: Tree = {key: sum(known(key)) for key in ("seconds", "env_steps", "tokens")}
+    totals["peak_memory_bytes"] = max(known("peak_memory_bytes"), default=None)
+    return stages, totals
+
+
+def summarise(data: ReportData) -> Tree:
+    """summary.json."""
+    benches = {name: benchmark_summary(Bench(data, name)) for name in data.benchmarks}
+    stages, totals = usage(data.provenance)
+    first = Bench(data, data.benchmarks[0])
+    return {
+        "recipes": data.recipes,
+        "seeds": data.seeds,
+        "confidence": first.confidence,
+        **benches[data.benchmarks[0]],
+        "benchmarks": benches,
+        "stages": stages,
+        "totals": totals,
+        "missing": data.missing,
+    }

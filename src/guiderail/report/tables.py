@@ -1,0 +1,159 @@
+"""Tables of the report, as data frames that are written both as CSV (all digits) and as Markdown (for reading).
+
+Guarantees: every success figure stands with its interval and n; a cell of Markdown cannot break its table or start
+markup (pipes, line ends and markup characters of names and model text are escaped).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from guiderail.bench import records
+from guiderail.bench.stats import Interval, success, wilson
+from guiderail.report.summary import Bench, Tree
+
+_MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def escape_markdown(text: object) -> str:
+    """Any text as one harmless line of Markdown."""
+    return " ".join(str(text).split()).translate(_MARKUP)
+
+
+def percent(value: Any, digits: int = 1) -> str:
+    """0.1234 -> "12.3 %"; nothing -> "n/a"."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "n/a" if missing else f"{100 * value:.{digits}f} %"
+
+
+def interval(tree: Tree, signed: bool = False) -> str:
+    """{mean, lo, hi} as "62.1 % [58.0, 66.0]"; with `signed` as percentage points."""
+    if tree["mean"] is None:
+        return "n/a"
+    if signed:
+        return f"{100 * tree['mean']:+.1f} pp [{100 * tree['lo']:+.1f}, {100 * tree['hi']:+.1f}]"
+    return f"{100 * tree['mean']:.1f} % [{100 * tree['lo']:.1f}, {100 * tree['hi']:.1f}]"
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A frame of ready texts as a Markdown table; columns other than the first align right."""
+    head = "| " + " | ".join(escape_markdown(c) for c in frame.columns) + " |"
+    rule = "| " + " | ".join([":--"] + ["--:"] * (len(frame.columns) - 1)) + " |"
+    rows = ["| " + " | ".join(escape_markdown(v) for v in row) + " |" for row in frame.itertuples(index=False)]
+    return "\n".join([head, rule, *rows]) + "\n"
+
+
+def _flat(prefix: dict[str, Any], i: Interval) -> dict[str, Any]:
+    return {**prefix, "mean": i.mean, "lo": i.lo, "hi": i.hi, "n": i.n}
+
+
+def success_table(bench: Bench, tree: Tree) -> pd.DataFrame:
+    """Recipe, checkpoint, split: success, interval over instances and over templates, n, coverage, steps, failures."""
+    rows = []
+    for recipe in bench.data.recipes:
+        for checkpoint in bench.checkpoints:
+            for split in bench.splits:
+                names = ("success", "success_over_templates", "episodes", "coverage", "excluded")
+                s, t, e, c, x = (tree[name][recipe][checkpoint][split] for name in names)
+                rows.append(
+                    {
+                        "recipe": recipe, "checkpoint": checkpoint, "split": split,
+                        **{k: s[k] for k in ("mean", "lo", "hi", "n")},
+                        "lo_templates": t["lo"], "hi_templates": t["hi"],
+                        "coverage": c["share"], "steps_mean": e["steps_mean"], "parse_failures": e["parse_failures"],
+                        "excluded": sum(x.values()),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def gain_table(bench: Bench, tree: Tree) -> pd.DataFrame:
+    """Paired differences per recipe and split: base -> SFT, SFT -> RL, base -> RL."""
+    names = {"gain_sft": "base -> sft", "gain": "sft -> rl", "gain_total": "base -> rl"}
+    return pd.DataFrame(
+        [
+            {"recipe": r, "step": names[key], "split": s, **{k: tree[key][r][s][k] for k in ("mean", "lo", "hi", "n")}}
+            for key in names
+            if key in tree
+            for r in bench.data.recipes
+            for s in bench.splits
+        ]
+    )
+
+
+def group_table(bench: Bench, column: str) -> pd.DataFrame:
+    """Success per value of `column` (domain or template): Wilson interval on one seed, bootstrap over several."""
+    rows = []
+    for recipe in bench.data.recipes:
+        for split in bench.splits:
+            for checkpoint in bench.checkpoints:
+                found = bench.rows(recipe, checkpoint, split)
+                for name, part in found.groupby(column, sort=True):
+                    key = {"recipe": recipe, "split": split, column: str(name), "checkpoint": checkpoint}
+                    if column == "template":
+                        key["domain"] = str(part["domain"].iloc[0])
+                    rows.append(_flat(key, _group_interval(bench, recipe, checkpoint, split, column, str(name), part)))
+    return pd.DataFrame(rows)
+
+
+def _group_interval(
+    bench: Bench, recipe: str, checkpoint: str, split: str, column: str, name: str, part: pd.DataFrame
+) -> Interval:
+    def only(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame[frame[column] == name]
+
+    runs = bench.runs(recipe, checkpoint, split, only)
+    values = [v for r in runs for v in r.values()]
+    if len(runs) == 1 and column == "template" and all(v in (0.0, 1.0) for v in values):
+        return wilson(int(sum(values)), len(values), bench.confidence)
+    return success(
+        runs, bench.template, label=(bench.benchmark, recipe, checkpoint, split, column, name), draws=bench.draws,
+        confidence=bench.confidence,
+    )  # fmt: skip
+
+
+def wide(frame: pd.DataFrame, column: str, recipe: str, checkpoints: list[str]) -> pd.DataFrame:
+    """A group table for reading: one line per split and group, one "mean [lo, hi]" column per checkpoint."""
+    rows = []
+    for (split, name), part in frame[frame["recipe"] == recipe].groupby(["split", column], sort=False):
+        cells = {row["checkpoint"]: row for _, row in part.iterrows()}
+        line: dict[str, Any] = {column: name, "split": split}
+        for c in checkpoints:
+            line[c] = interval({k: _none(cells[c][k]) for k in ("mean", "lo", "hi")}) if c in cells else "n/a"
+        line["n"] = str(max(int(r["n"]) for r in cells.values()))
+        rows.append(line)
+    return pd.DataFrame(rows)
+
+
+def _none(value: Any) -> Any:
+    return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    """Write a CSV with a fixed number format."""
+    frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    return path
+
+
+def usage_table(stages: Tree) -> pd.DataFrame:
+    """Seconds, peak memory, env steps and tokens per stage output."""
+    rows = []
+    for name, used in stages.items():
+        rows.append({"output": name, **{k: _none(v) for k, v in used.items()}})
+    return pd.DataFrame(rows, columns=["output", "seconds", "peak_memory_bytes", "env_steps", "tokens"])
+
+
+def excluded_table(bench: Bench) -> pd.DataFrame:
+    """Episodes without a result by cause (empty when every episode was measured)."""
+    rows = [
+        {"recipe": r, "checkpoint": c, "split": s, "cause": cause, "episodes": count}
+        for r in bench.data.recipes
+        for c in bench.checkpoints
+        for s in bench.splits
+        for cause, count in records.excluded(bench.rows(r, c, s)).items()
+    ]
+    return pd.DataFrame(rows, columns=["recipe", "checkpoint", "split", "cause", "episodes"])
