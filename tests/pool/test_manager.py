@@ -1,4 +1,4 @@
-"""The pool without HTTP: at most once, infra errors, rebuilding, queueing. Steps are counted by the environment itself."""
+"""The pool without HTTP: at most once, infra errors, rebuilding, queueing. The environment counts its steps."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The pool over HTTP: refusals by status and class, the client's types, lost replies, dead clients. Server = a real process."""
+"""The pool over HTTP: refusals by status and class, the client's types, lost replies, dead clients."""
 
 import asyncio
 import contextlib

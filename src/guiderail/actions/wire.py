@@ -1,10 +1,10 @@
 """Actions as canonical JSON, for the env pool's wire, for demonstrations and for step records.
 
-Guarantees: `action_from_json(action_to_json(a)) == a` and `action_loads(action_dumps(a)) == a` for every action with
-finite numbers; equal actions give equal text (kind first, then the order of the fields, no spaces); anything else
-(unknown kind, unknown or missing field, wrong type, NaN) is a ValueError that names it. Points outside [0, 1] are
-kept: pixel mapping clamps them (`to_pixel`), so that a model's odd number is an action, never a lost episode.
-This is no model's text format: see the codecs.
+Guarantees: `action_from_json` gives back every action with finite numbers that `action_to_json` or `action_dumps`
+wrote; equal actions give equal text (kind first, then the order of the fields, no spaces); anything else (unknown
+kind, unknown or missing field, wrong type, NaN) is a ValueError that names it. Points outside [0, 1] are kept: pixel
+mapping clamps them (`to_pixel`), so that a model's odd number is an action, never a lost episode. This is no model's
+text format: see the codecs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,12 @@ def action_to_json(action: Action) -> dict[str, Any]:
 
 
 def action_from_json(data: Any) -> Action:
-    """Inverse of `action_to_json`. Fields with a default may be left out. Raises ValueError naming what is wrong."""
+    """Inverse of `action_to_json` and `action_dumps` (an object or its text). Fields with a default may be left out.
+
+    Raises ValueError naming what is wrong.
+    """
+    if isinstance(data, str | bytes):
+        data = json.loads(data)
     if not isinstance(data, Mapping):
         raise ValueError(f"an action is a JSON object, not {type(data).__name__}")
     kind = data.get("kind")
@@ -131,8 +136,3 @@ def action_from_json(data: Any) -> Action:
 def action_dumps(action: Action) -> str:
     """Canonical text: equal actions give equal text. Raises ValueError on NaN or infinity."""
     return json.dumps(action_to_json(action), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def action_loads(text: str | bytes) -> Action:
-    """Inverse of `action_dumps`. Raises ValueError (json.JSONDecodeError is one)."""
-    return action_from_json(json.loads(text))
