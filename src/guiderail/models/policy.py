@@ -17,6 +17,7 @@ import torch
 
 from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
 from guiderail.models.features import FeatureCache, Frames
+from guiderail.models.sizing import ImageSizing
 from guiderail.rollout.types import ChunkRow
 
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
@@ -24,11 +25,14 @@ MASKED = -1e30  # finite, so that p * log p of a masked token is 0 and has a gra
 
 
 class LogProbs(NamedTuple):
-    """Per span token: log-prob, entropy of its distribution in nats (zeros unless asked for) and index of its row."""
+    """Per span token: log-prob, entropy of its distribution in nats (zeros unless asked for), index of its row, and
+    whether it is the likeliest token.
+    """
 
     logp: torch.Tensor
     entropy: torch.Tensor
     row_index: torch.Tensor
+    greedy: torch.Tensor
 
 
 @dataclass
@@ -68,7 +72,7 @@ class Policy:
         self.suppressed_ids: tuple[int, ...] = self._suppressed()
         self.features = FeatureCache(model.model.visual, self.preprocess, max_bytes=cache_bytes)
         self._masks: dict[torch.device, torch.Tensor] = {}
-        self._cells: dict[tuple[int, int], int] = {}
+        self._sizing = ImageSizing.from_processor(processor)
 
     def _is(self, token_id: int, token: str) -> bool:
         return bool(self.tokenizer.convert_ids_to_tokens(token_id) == token)
@@ -106,12 +110,7 @@ class Policy:
 
     def image_tokens(self, width: int, height: int) -> int:
         """Image tokens a frame of `width` x `height` pixels takes in a prompt."""
-        size = (width, height)
-        if size not in self._cells:
-            self._cells[size] = (
-                int(self.processor.image_processor.get_number_of_image_patches(height, width, {})) // self.merge**2
-            )
-        return self._cells[size]
+        return self._sizing.tokens(width, height)
 
     def pack(
         self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str = "row"
@@ -208,10 +207,11 @@ class Policy:
             lse = torch.logsumexp(logits, dim=-1)
             target = torch.from_numpy(np.concatenate(targets)).to(logits.device)
             logp = logits.gather(1, target[:, None]).squeeze(1) - lse
+            greedy = logits.detach().argmax(-1) == target
             if not entropy:
-                return LogProbs(logp, torch.zeros_like(logp), index)
+                return LogProbs(logp, torch.zeros_like(logp), index, greedy)
             ent = lse - (torch.softmax(logits, dim=-1) * logits).sum(-1)  # H = lse - sum p * logit
-            return LogProbs(logp, ent, index)
+            return LogProbs(logp, ent, index, greedy)
 
 
 def _until_last_span(row: ChunkRow, image_token: int, label: str) -> tuple[np.ndarray, Sequence[str]]:

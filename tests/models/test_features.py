@@ -1,0 +1,98 @@
+"""Vision features: equal to the library's own forward, cached by frame and weights, bounded, off when trainable."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from guiderail.models.features import FeatureCache, vision_forward, weights_hash
+from guiderail.models.policy import Policy
+from tinyvlm import NumberedFrames, make_model
+
+
+def library_features(model, pixels, grids):
+    out = model.model.get_image_features(torch.cat(pixels), torch.tensor(grids), return_dict=True)
+    return out.pooler_output, out.deepstack_features
+
+
+@pytest.mark.parametrize("size", [(160, 210), (96, 64), (64, 160)])
+def test_equals_the_library_forward(tiny, size):
+    frames = NumberedFrames()
+    images = [frames.get(frames.paint(n, size)) for n in range(5)]
+    prepared = [tiny.policy.preprocess(i) for i in images]
+    grid = prepared[0][1]
+    pooled, deep = library_features(tiny.policy.model, [p for p, _ in prepared], [g for _, g in prepared])
+    ours = vision_forward(tiny.policy.model.model.visual, torch.cat([p for p, _ in prepared]), grid)
+    assert ours.shape == (5, 3, grid[1] * grid[2] // 4, 48)
+    for i in range(5):
+        torch.testing.assert_close(ours[i, 0], pooled[i], atol=1e-5, rtol=0)
+        for level in range(2):
+            torch.testing.assert_close(ours[i, 1 + level], deep[level][i], atol=1e-5, rtol=0)
+    assert (ours[0] - ours[1]).abs().max() > 1e-2  # the pictures differ, so must their features
+
+
+def test_cache_mixed_sizes_in_asked_order(tiny):
+    frames = NumberedFrames()
+    shas = [frames.paint(1), frames.paint(2, (96, 64)), frames.paint(3), frames.paint(4, (96, 64))]
+    cache = FeatureCache(tiny.policy.model.model.visual, tiny.policy.preprocess, batch_patches=150)  # one frame a batch
+    got = cache.get([*shas, shas[0]], frames)
+    assert [f.cells for f in got] == [35, 6, 35, 6, 35]
+    for sha, f in zip(shas, got, strict=False):
+        pixels, grid = tiny.policy.preprocess(frames.get(sha))
+        pooled, _ = library_features(tiny.policy.model, [pixels], [grid])
+        torch.testing.assert_close(f.data[0], pooled[0], atol=1e-5, rtol=0)
+    assert (cache.misses, cache.hits) == (4, 0)
+    again = cache.get(shas, frames)
+    assert (cache.misses, cache.hits) == (4, 4)
+    assert all(a.data is b.data for a, b in zip(again, got, strict=False))
+
+
+def test_cache_is_bounded_in_bytes_and_drops_the_oldest(tiny):
+    frames = NumberedFrames()
+    one = 3 * 35 * 48 * 4
+    cache = FeatureCache(tiny.policy.model.model.visual, tiny.policy.preprocess, max_bytes=2 * one)
+    a, b, c = (frames.paint(n) for n in range(3))
+    cache.get([a, b], frames)
+    cache.get([a], frames)  # a is now younger than b
+    cache.get([c], frames)
+    assert cache.bytes == 2 * one
+    cache.get([a, c], frames)
+    assert cache.misses == 3
+    cache.get([b], frames)
+    assert cache.misses == 4
+
+
+def test_weight_change_is_never_served_stale(processor):
+    frames = NumberedFrames()
+    policy = Policy(make_model(processor), processor)
+    sha = frames.paint(1)
+    before = policy.features.get([sha], frames)[0].data
+    hash_before = policy.vision_hash
+    with torch.no_grad():
+        policy.model.model.visual.blocks[0].mlp.linear_fc2.weight.mul_(2)
+    assert policy.vision_hash != hash_before
+    after = policy.features.get([sha], frames)[0].data
+    assert (after - before).abs().max() > 1e-3
+
+
+def test_off_and_differentiable_when_trainable(processor):
+    frames = NumberedFrames()
+    policy = Policy(make_model(processor), processor)
+    for p in policy.model.model.visual.parameters():
+        p.requires_grad_(True)
+    assert not policy.features.enabled
+    f = policy.features.get([frames.paint(1)], frames)[0]
+    f.data.sum().backward()
+    assert policy.features.bytes == 0
+    assert policy.model.model.visual.patch_embed.proj.weight.grad.abs().max() > 0
+
+
+def test_weights_hash_sees_every_byte(tiny):
+    visual = copy.deepcopy(tiny.policy.model.model.visual)
+    same = weights_hash(visual)
+    assert same == weights_hash(tiny.policy.model.model.visual) == tiny.policy.vision_hash
+    with torch.no_grad():
+        visual.merger.linear_fc2.bias[-1] += 1e-7
+    assert weights_hash(visual) != same
