@@ -17,16 +17,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Any
 
-from guiderail.actions.types import Action, Click, Drag, Key, Move, Scroll, Type, Wait, to_pixel
-from guiderail.envs import chromium, keys, launch, page
+from guiderail.actions.types import Action, Wait
+from guiderail.envs import chromium, keys, launch, page, plan, scripts
 from guiderail.envs.cdp import CdpError, Json
 from guiderail.envs.types import InfraError, Observation, StepResult
 from guiderail.tasks.types import TaskSpec
 
 EPOCH_S = 1_700_000_000  # what Date says when a page is made
 LOAD_MS = 100  # virtual time a page gets after its last fetch while loading
-NOTCH_PX = 40  # one notch of the wheel
-MAX_WAIT_S = 60.0
 TICK_MS = 0.01  # frame times must differ
 
 
@@ -71,8 +69,8 @@ class Browser:
             wanted: Json = {
                 "url": "about:blank",
                 "browserContextId": context,
-                "width": page.WIDTH,
-                "height": page.HEIGHT,
+                "width": scripts.WIDTH,
+                "height": scripts.HEIGHT,
             }
             if self.begin_frame:
                 wanted["enableBeginFrameControl"] = True
@@ -176,9 +174,9 @@ class BrowserEnv:
         """Start the episode of `task`; the page is loaded only when the template changes. Raises ValueError, InfraError."""
         url = page.page_url(task.template)
         async with self._call(f"reset {task.id}"):
-            self._send("Input.dispatchMouseEvent", keys.mouse("Moved", page.WIDTH - 1, page.HEIGHT - 1))
+            self._send("Input.dispatchMouseEvent", keys.mouse("Moved", scripts.WIDTH - 1, scripts.HEIGHT - 1))
             said = None
-            if self._template == task.template:
+            if self._template == task.template and task.template not in page.RELOAD:
                 said = await self._evaluate(page.start_script(task.seed))
             if said is None:
                 self._template = ""
@@ -199,18 +197,11 @@ class BrowserEnv:
         """
         if not self._template:
             raise ValueError("step before reset")
-        plan, budget = self._plan(action), self._browser.step_ms
+        events, budget = plan.events(action), self._browser.step_ms
         if isinstance(action, Wait):
             budget += int(1000 * action.seconds)
         async with self._call(f"step {type(action).__name__}"):
-            pending = []
-            for method, params in plan:
-                if method:
-                    pending.append(self._send(method, params))
-                else:
-                    await self._frame()  # a movement reaches the page with a frame
-            if pending:
-                await asyncio.gather(*pending)
+            await self._input(events)
             await self._live(budget)
             self._step += 1
             return await self._result()
@@ -218,7 +209,7 @@ class BrowserEnv:
     async def evaluate(self) -> float:
         """The page's raw reward: 0 until it says otherwise."""
         async with self._call("evaluate"):
-            return float((await self._evaluate(page.STATE))[1])
+            return float((await self._evaluate(scripts.STATE))[1])
 
     async def oracle(self) -> list[dict[str, Any]]:
         """Facts of every visible element except the instruction, in document order.
@@ -228,7 +219,7 @@ class BrowserEnv:
         own text), parent (index into this list or -1), hit (a click on the centre lands on it), focused, color, background.
         """
         async with self._call("oracle"):
-            facts: list[dict[str, Any]] = await self._evaluate(page.ORACLE)
+            facts: list[dict[str, Any]] = await self._evaluate(scripts.ORACLE)
             return facts
 
     async def close(self) -> None:
@@ -252,12 +243,12 @@ class BrowserEnv:
         cdp.on("Page.javascriptDialogOpening", lambda _: self._dismiss(), sid)
         ready = [
             self._send("Page.enable"),
-            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": page.PRELUDE}),
+            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": scripts.PRELUDE}),
             self._send("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S}),
         ]
         if not self._browser.begin_frame:
-            size: Json = {"width": page.WIDTH, "height": page.HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+            size: Json = {"width": scripts.WIDTH, "height": scripts.HEIGHT, "deviceScaleFactor": 1, "mobile": False}
             ready.append(self._send("Emulation.setDeviceMetricsOverride", size))
         self._ticks = float((await asyncio.gather(*ready))[3]["virtualTimeTicksBase"])
 
@@ -286,6 +277,19 @@ class BrowserEnv:
             raise InfraError(f"script error in page: {answer['result'].get('description', '')[:300]}", "crash")
         return answer["result"].get("value")
 
+    async def _input(self, events: list[plan.Event]) -> None:
+        """Send input events in order and wait until the page has taken them all."""
+        pending: list[asyncio.Future[Json]] = []
+        for event in events:
+            if event is not plan.DRAW:
+                pending.append(self._send(*event))
+                continue
+            await self._frame()
+            while (await asyncio.wait(pending, timeout=0.003))[1]:  # the frame was ahead of the event: draw another
+                await self._frame()
+        if pending:
+            await asyncio.gather(*pending)
+
     async def _live(self, budget_ms: int, policy: str = "advance") -> None:
         """Let the page live `budget_ms` of virtual time."""
         if budget_ms <= 0:
@@ -299,7 +303,7 @@ class BrowserEnv:
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
             raise InfraError(f"{url}: {answer['errorText']}", "crash")
-        while not await self._evaluate(page.READY):
+        while not await self._evaluate(scripts.READY):
             await self._live(LOAD_MS, "pauseIfNetworkFetchesPending")
 
     async def _frame(self, screenshot: bool = False) -> bytes:
@@ -322,46 +326,7 @@ class BrowserEnv:
 
     async def _result(self) -> StepResult:
         png = await self._frame(screenshot=True)
-        done, reward, reason = await self._evaluate(page.STATE)
+        done, reward, reason = await self._evaluate(scripts.STATE)
         digest = hashlib.sha256(png).hexdigest()
-        observation = Observation(digest, page.WIDTH, page.HEIGHT, self._instruction, self._step, png)
+        observation = Observation(digest, scripts.WIDTH, scripts.HEIGHT, self._instruction, self._step, png)
         return StepResult(observation, bool(done), float(reward), {"reason": reason} if reason else {})
-
-    def _plan(self, action: Action) -> list[tuple[str, Json]]:
-        """The input events of an action, ("", {}) standing for "draw a frame here". Raises ValueError."""
-        mouse, frame = "Input.dispatchMouseEvent", ("", {})
-        left: Json = {"button": "left", "buttons": 1, "count": 1}
-        match action:
-            case Click(x, y, button, count):
-                if not 1 <= count <= 3:
-                    raise ValueError(f"click count {count}: must be 1, 2 or 3")
-                px, py = to_pixel(x, y, page.WIDTH, page.HEIGHT)
-                mask = {"left": 1, "right": 2, "middle": 4}[button]
-                plan: list[tuple[str, Json]] = [(mouse, keys.mouse("Moved", px, py))]
-                for i in range(1, count + 1):
-                    plan.append((mouse, keys.mouse("Pressed", px, py, button=button, buttons=mask, count=i)))
-                    plan.append((mouse, keys.mouse("Released", px, py, button=button, count=i)))
-                return plan
-            case Move(x, y):
-                return [(mouse, keys.mouse("Moved", *to_pixel(x, y, page.WIDTH, page.HEIGHT))), frame]
-            case Drag(x, y, x2, y2):
-                (ax, ay), (bx, by) = (to_pixel(u, v, page.WIDTH, page.HEIGHT) for u, v in ((x, y), (x2, y2)))
-                plan = [(mouse, keys.mouse("Moved", ax, ay)), frame, (mouse, keys.mouse("Pressed", ax, ay, **left))]
-                for t in (0.1, 0.5, 0.9, 1.0):
-                    at = round(ax + t * (bx - ax)), round(ay + t * (by - ay))
-                    plan += [(mouse, keys.mouse("Moved", *at, button="left", buttons=1)), frame]
-                return [*plan, (mouse, keys.mouse("Released", bx, by, button="left", count=1))]
-            case Scroll(x, y, dx, dy):
-                px, py = to_pixel(x, y, page.WIDTH, page.HEIGHT)
-                wheel = {"deltaX": dx * NOTCH_PX, "deltaY": dy * NOTCH_PX, **keys.mouse("Wheel", px, py)}
-                return [(mouse, wheel), frame]
-            case Type(text):
-                return [("Input.dispatchKeyEvent", e) for e in keys.type_events(text)]
-            case Key(names):
-                return [("Input.dispatchKeyEvent", e) for e in keys.chord_events(names)]
-            case Wait(seconds):
-                if not 0 <= seconds <= MAX_WAIT_S:
-                    raise ValueError(f"wait of {seconds} s: must be within 0 and {MAX_WAIT_S:g}")
-                return []
-            case _:
-                raise ValueError(f"a browser page has no use for {type(action).__name__}")

@@ -65,6 +65,7 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
+    "--disable-smooth-scrolling",
     "--mute-audio",
     "--no-proxy-server",
     "--password-store=basic",
