@@ -6,13 +6,17 @@ the key, the value and the remedy. Knows nothing of stages; each section is hand
 
 from __future__ import annotations
 
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-Fraction = float
+NAME = re.compile(r"[a-z0-9_]+")
 
 
 class ParamError(SystemExit):
@@ -21,6 +25,13 @@ class ParamError(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+def nearest(value: object, known: Iterable[object]) -> str:
+    """One sentence: the names most like `value`, or all of them when none is."""
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(names)}."
 
 
 class Section(BaseModel):
@@ -36,13 +47,25 @@ class Sweep(Section):
     seed: list[int] = Field([0], min_length=1, description="Training seeds.")
     benchmark: list[str] = Field(["miniwob"], min_length=1, description="Benchmarks to evaluate on.")
 
+    @field_validator("recipe", "seed", "benchmark")
+    @classmethod
+    def _axis(cls, values: list[Any]) -> list[Any]:
+        for v in values:
+            if values.count(v) > 1:
+                raise ValueError(f"{v} stands in it {values.count(v)} times; name it once")
+            if isinstance(v, int) and v < 0:
+                raise ValueError("seeds must be 0 or more")
+            if isinstance(v, str) and not NAME.fullmatch(v):
+                raise ValueError(f"{v!r}: names on an axis may hold a-z, 0-9 and _ only (they become folder names)")
+        return values
+
 
 class Model(Section):
     """The starting checkpoint and how it is run."""
 
     path: str = Field("assets/tiny-vlm", description="Hugging Face folder of a Qwen3-VL checkpoint.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(1, ge=1, description="CPU threads per process.")
     train_vision: bool = Field(False, description="Train the vision tower too (turns the feature cache off).")
 
@@ -139,6 +162,7 @@ class Rl(Optim):
     entropy_coef: float = Field(0.0, ge=0)
     aggregation: Literal["token_mean", "row_mean", "trajectory_mean"] = "token_mean"
     scale: Literal["std", "none"] = Field("std", description="Divide advantages by the group's standard deviation.")
+    ddof: int = Field(1, ge=0, le=1, description="That deviation: 1 = sample (TRL, verl), 0 = population.")
     reward_failure: float = Field(0.0, description="Reward of a failed episode (success = 1).")
     logprob_tolerance: float = Field(1e-2, gt=0, description="Bound on |logp_train - logp_rollout| before an update.")
     mode: Literal["full", "lora"] = "lora"
@@ -201,16 +225,73 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _recipes_exist(self) -> Params:
-        missing = [r for r in self.sweep.recipe if r not in self.recipes]
-        if missing:
-            raise ValueError(f"sweep.recipe names {missing}, but `recipes` defines only {sorted(self.recipes)}")
-        for name in self.recipes:
-            self.rl_for(name)
+        for recipe in self.sweep.recipe:
+            if recipe not in self.recipes:
+                raise ValueError(
+                    f"sweep.recipe names {recipe!r}, which `recipes` lacks. {nearest(recipe, self.recipes)}"
+                )
+        for name, changes in self.recipes.items():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"recipes.{name}: a recipe's name may hold a-z, 0-9 and _ only")
+            try:
+                self.rl_for(name)
+            except ValidationError as e:
+                found = (explain(x, Rl, f"recipes.{name}") for x in e.errors() if x["loc"][0] in changes)
+                raise ValueError("\n".join(found)) from None
         return self
 
     def rl_for(self, recipe: str) -> Rl:
         """RL parameters of `recipe`: `rl` with the recipe's overrides. Raises ValidationError on an unknown key."""
-        return Rl.model_validate({**self.rl.model_dump(), **self.recipes[recipe]})
+        return Rl.model_validate_json(json.dumps({**self.rl.model_dump(), **self.recipes[recipe]}), strict=True)
+
+
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list"}
+_TYPES |= {"dict": "a mapping", "model": "a mapping of keys to values", "tuple": "a list"}
+
+
+def _section(model: type[BaseModel], loc: Iterable[int | str]) -> type[BaseModel]:
+    """The model class that the keys `loc` lead to, as far as they lead to one."""
+    for key in loc:
+        field = model.model_fields.get(str(key))
+        kind = field.annotation if field else None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            model = kind
+    return model
+
+
+def explain(error: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> str:
+    """One line for one pydantic error: key = value: what is wrong, and what would be right."""
+    loc, kind, value = error["loc"], str(error["type"]), error.get("input")
+    key = ".".join([*([prefix] if prefix else []), *map(str, loc)])
+    owner = _section(model, loc[:-1])
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key. {nearest(loc[-1], owner.model_fields)}"
+    if kind == "value_error":
+        text = str(error["ctx"]["error"])
+        return f"{key} = {value!r}: {text}." if key else text
+    name = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
+    if name in _TYPES:
+        text = f"must be {_TYPES[name]}"
+        if name == "float" and isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value):
+            text += f" (YAML reads {value} as text; write {value.replace('e', '.0e')})"
+    elif kind == "literal_error":
+        text = f"must be one of {error['ctx']['expected']}"
+    elif kind == "string_pattern_mismatch":
+        text = f"must match {error['ctx']['pattern']}"
+    else:
+        text = str(error["msg"]).replace("Input should be", "must be").replace("greater than or equal to", "at least")
+    field = owner.model_fields.get(str(loc[-1])) if loc else None
+    about = f" {field.description}" if field and field.description else ""
+    return f"{key} = {value!r}: {text}.{about}"
+
+
+def parse(raw: object, source: str = "params.yaml") -> Params:
+    """Check a tree of plain values. Raises ParamError with one line per problem, each beginning with `source`."""
+    try:
+        return Params.model_validate_json(json.dumps(raw, default=str), strict=True)
+    except ValidationError as e:
+        lines = [line for x in e.errors() for line in explain(x, Params).splitlines()]
+        raise ParamError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
 def load(path: str | Path = "params.yaml") -> Params:
@@ -221,11 +302,7 @@ def load(path: str | Path = "params.yaml") -> Params:
     try:
         raw = yaml.safe_load(p.read_text()) or {}
     except yaml.YAMLError as e:
-        raise ParamError(f"{p}: not valid YAML: {e}") from None
-    try:
-        return Params.model_validate(raw)
-    except ValidationError as e:
-        lines = [
-            f"{p}: {'.'.join(map(str, x['loc'])) or 'top level'} = {x.get('input')!r}: {x['msg']}" for x in e.errors()
-        ]
-        raise ParamError("\n".join(lines)) from None
+        raise ParamError(f"{p}: not valid YAML: {' '.join(str(e).split())}") from None
+    if not isinstance(raw, dict):
+        raise ParamError(f"{p}: must be a mapping of sections (sweep, model, rl, ...), not {type(raw).__name__}.")
+    return parse(raw, str(p))

@@ -10,6 +10,7 @@ wins.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import queue
@@ -20,6 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from filelock import FileLock
 
 CLOSE_S = 60.0
 FLUSH_S = 3.0
@@ -263,18 +266,11 @@ class Tracker:
         """
         for k, v in _QUIET.items():
             os.environ.setdefault(k, v)
-        import logging
-
-        from filelock import FileLock
-
         local = self._uri.startswith("sqlite:")
-        folder = self._root / ".cache"
-        folder.mkdir(exist_ok=True)
-        with FileLock(folder / "mlflow.lock", timeout=CLOSE_S):
+        with _store_lock(self._root):
             from mlflow import MlflowClient
 
-            for noisy in ("mlflow", "alembic"):
-                logging.getLogger(noisy).setLevel(logging.ERROR)
+            _hush()
             client = open_store(self._uri) if local else MlflowClient(self._uri)
             found = client.get_experiment_by_name(self.experiment)
             if found is not None:
@@ -303,6 +299,28 @@ class Tracker:
             return str(saved["run"])
         except (MlflowException, ValueError, KeyError):
             return None
+
+
+def _store_lock(root: Path) -> FileLock:
+    folder = root / ".cache"
+    folder.mkdir(exist_ok=True)
+    return FileLock(folder / "mlflow.lock", timeout=CLOSE_S)
+
+
+def _hush() -> None:
+    for noisy in ("mlflow", "alembic"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+def prepare_store() -> str:
+    """Create or migrate the default store now, so that the first stage need not. Returns its address."""
+    uri = tracking_uri()
+    os.environ.update({k: v for k, v in _QUIET.items() if k not in os.environ})
+    if uri.startswith("sqlite:"):
+        with _store_lock(Path.cwd()):
+            _hush()
+            open_store(uri)
+    return uri
 
 
 def open_store(uri: str) -> Any:

@@ -5,34 +5,29 @@ Guarantees: each refusal is one line with what is wrong, the value, and what to 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from guiderail.params import ParamError, Params
+import yaml
+
+from guiderail.params import ParamError, Params, nearest
 from guiderail.workflow.spec import Job, Spec
 
 USES_MODEL = {"sft", "rl", "merge", "evaluate"}
-USES_TASKS = {"provision"}
-
-
-def near(value: str, known: Iterable[str]) -> str:
-    """` Did you mean ...?` or the list of what there is."""
-    names = sorted(known)
-    close = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(names)}."
+USES_TASKS = {"provision", "evaluate"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:
     """Axis values must make sense: a recipe that exists, a whole seed, a benchmark that the sweep names."""
     recipe, seed, benchmark = (job.axes.get(k) for k in ("recipe", "seed", "benchmark"))
     if recipe is not None and recipe not in params.recipes:
-        raise ParamError(f"--recipe {recipe}: no such recipe in params.yaml. {near(recipe, params.recipes)}")
+        raise ParamError(f"--recipe {recipe}: no such recipe in params.yaml. {nearest(recipe, params.recipes)}")
     if seed is not None and not seed.isdecimal():
         raise ParamError(f"--seed {seed}: must be a whole number, 0 or more.")
     if benchmark is not None and benchmark not in spec.axes(job.stage)["benchmark"]:
         known = spec.axes(job.stage)["benchmark"]
-        raise ParamError(f"--benchmark {benchmark}: not in sweep.benchmark of params.yaml. {near(benchmark, known)}")
+        raise ParamError(f"--benchmark {benchmark}: not in sweep.benchmark of params.yaml. {nearest(benchmark, known)}")
 
 
 def check_inputs(spec: Spec, job: Job, deps: list[str]) -> None:
@@ -78,5 +73,24 @@ def check_model(params: Params) -> None:
 
 
 def check_tasks(params: Params) -> None:
-    """provision.suite and the template names must exist."""
-    del params  # filled in with the registry of suites
+    """provision.suite, the template names and sweep.benchmark must exist."""
+    from guiderail.tasks.suites import SUITES, choose
+
+    choose(params.provision)
+    for name in params.sweep.benchmark:
+        if name not in SUITES:
+            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, SUITES)}")
+
+
+def check_all(params: Params) -> None:
+    """Everything that can be known before the chain starts."""
+    check_model(params)
+    check_tasks(params)
+
+
+def check_config(config: Mapping[str, Any], path: str = "params.yaml") -> None:
+    """Snakemake's config must be params.yaml: DVC, which runs the stages, reads nothing else."""
+    if yaml.safe_load(Path(path).read_text()) != config:
+        raise ParamError(
+            f"--config does not reach the stages, which read {path}: edit that, or use `guiderail preset NAME`."
+        )

@@ -103,23 +103,35 @@ def run_stage(
     keys = spec.param_keys(name, job.axes)
     deps = [d.format(**job.axes) for d in spec.raw_deps(name)]
     checks.check_inputs(spec, job, deps)
-    inputs = provenance.input_digests(deps)
-    used = used_params(params, keys)
-    identity = {"stage": name, "axes": job.axes, "params": used, "inputs": inputs}
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     (final,) = (Path(o) for o in spec.job_outs(job))
-    record = identity | {
-        "digest": digest,
-        "command": ["guiderail", name, *(part for k, v in job.axes.items() for part in (f"--{k}", v))],
-        "git": provenance.git_state(),
-        "dvc_lock_sha256": provenance.lock_digest(),
-        "packages": provenance.versions(),
-    }
+    record = _record(job, used_params(params, keys), deps)
     guard = guarded(params, job.address, keys)
     execute(job, guard, record, final, attach or Attach())
 
 
-def execute(job: Job, params: Params, record: dict[str, Any], final: Path, attach: Attach) -> None:
+def run_pretrain(final: Path, params_path: str | Path, options: dict[str, str]) -> None:
+    """Make the base model: the one stage outside the DAG, since its output ships with the repository."""
+    params = load(params_path)
+    deps = ["src/guiderail/stages/pretrain.py", "src/guiderail/models", "src/guiderail/train"]
+    record = _record(Job("pretrain", {}), {"model": params.model.model_dump(mode="json"), **options}, deps)
+    execute(Job("pretrain", {}), params, record, final, Attach(), options)
+
+
+def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
+    """Provenance of a run about to start; `digest` names it: stage, axes, parameters and inputs by content."""
+    identity = {"stage": job.stage, "axes": job.axes, "params": used, "inputs": provenance.input_digests(deps)}
+    return identity | {
+        "digest": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+        "command": ["guiderail", job.stage, *(part for k, v in job.axes.items() for part in (f"--{k}", v))],
+        "git": provenance.git_state(),
+        "dvc_lock_sha256": provenance.lock_digest(),
+        "packages": provenance.versions(),
+    }
+
+
+def execute(
+    job: Job, params: Params, record: dict[str, Any], final: Path, attach: Attach, options: dict[str, str] | None = None
+) -> None:
     """Run the stage function in its attempt folder and publish its output at `final`."""
     digest = record["digest"]
     work = WORK / job.stage / digest[:24]
@@ -142,7 +154,16 @@ def execute(job: Job, params: Params, record: dict[str, Any], final: Path, attac
             with tracker, meter:
                 tracker.params({"params": record["params"]} | job.axes)
                 ctx = StageContext(
-                    params, job.stage, job.axes, out, final, work, tracker, attach.env_pool_url, attach.engine_url
+                    params,
+                    job.stage,
+                    job.axes,
+                    out,
+                    final,
+                    work,
+                    tracker,
+                    attach.env_pool_url,
+                    attach.engine_url,
+                    options or {},
                 )
                 stage_function(job.stage)(ctx, **job.axes)
                 cost = meter.stop()

@@ -105,6 +105,11 @@ class Spec:
         """Concrete outputs of one job."""
         return [o.format(**job.axes) for o in self.outs(job.stage)]
 
+    def out(self, name: str) -> str:
+        """The one output pattern of a stage."""
+        (pattern,) = self.outs(name)
+        return pattern
+
     def all_outs(self) -> list[str]:
         """Every concrete output of the chain."""
         return [o for job in self.jobs() for o in self.job_outs(job)]
@@ -129,6 +134,11 @@ class Spec:
     def job_deps(self, job: Job) -> list[str]:
         """`deps` of one job, concrete."""
         return [d.format(**job.axes) for d in self.deps(job.stage)]
+
+    def command(self, job: Job) -> str:
+        """The command line of one job."""
+        text = ITEM.sub(lambda m: job.axes[m[1]], self.stages[job.stage]["cmd"])
+        return KEY.sub(lambda m: str(lookup(self.config, m[1])), text)
 
     def param_keys(self, name: str, axes: Mapping[str, str]) -> list[str]:
         """Dotted keys of params.yaml that a job depends on."""

@@ -1,0 +1,218 @@
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, ui.
+
+Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
+or input is told in one line, with exit status 2, before any work; Ctrl-C gives 130 and SIGTERM 143. Holds no logic of
+its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from guiderail.commands import AXES, STAGES
+
+OVERVIEW = """\
+Train, merge and measure GUI agents, every artefact versioned.
+
+the chain, in order (one command per stage):
+{stages}
+
+around it:
+  setup       find or install a browser, make the tracking store
+  preset      list presets, or write one into params.yaml
+  schema      write the JSON Schema of params.yaml
+  pretrain    make the small base model again (assets/tiny-vlm)
+  ui          open MLflow on the runs
+
+Usually an engine runs the stages, and only those that need it:
+  snakemake --cores all        or        dvc repro
+By hand, for one point of the sweep:
+  guiderail rl --recipe grpo --seed 0
+`guiderail <command> --help` tells what a command reads and writes. Everything is set in params.yaml.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that offers the nearest command and exits with status 2 in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with status 2."""
+        known = [*STAGES, *EXTRA]
+        words = ", ".join(known)
+        wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message), None)
+        if wrong:
+            near = difflib.get_close_matches(wrong, known, n=2, cutoff=0.5)
+            message = f"no command {wrong!r}. " + (
+                f"Did you mean {' or '.join(near)}?" if near else f"There are: {words}."
+            )
+        self.exit(2, f"{self.prog}: {message} See `{self.prog} --help`.\n")
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    listing = "\n".join(f"  {n:<11} {s.title}" for n, s in STAGES.items())
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        "guiderail", description=OVERVIEW.format(stages=listing), formatter_class=raw, usage="guiderail COMMAND ..."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, prog="guiderail", help=argparse.SUPPRESS)
+    for name, stage in STAGES.items():
+        p = commands.add_parser(name, description=stage.page(name), formatter_class=raw)
+        for axis in stage.axes:
+            p.add_argument(f"--{axis}", required=True, metavar=axis.upper(), help=AXES[axis][0])
+        p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
+        if "env-pool" in stage.uses:
+            p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
+        if "engine" in stage.uses:
+            p.add_argument(
+                "--engine-url", metavar="URL", help="use this inference server instead of the built-in engine"
+            )
+    for name, (text, add) in EXTRA.items():
+        add(commands.add_parser(name, description=text, formatter_class=raw))
+    return parser
+
+
+def _stage(args: argparse.Namespace) -> None:
+    from guiderail.stages.runner import Attach, run_stage
+    from guiderail.workflow.job import die_with_parent
+
+    if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
+        die_with_parent()
+    axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
+    attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "engine_url", None))
+    run_stage(args.command, axes, args.params, attach)
+
+
+def _setup_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--no-browser", action="store_true", help="leave the browser out")
+
+
+def _setup(args: argparse.Namespace) -> None:
+    from guiderail.tracking import prepare_store
+
+    if not args.no_browser:
+        from guiderail.envs.chromium import BrowserNotFound, install
+
+        try:
+            found = install()
+        except BrowserNotFound as e:
+            raise SystemExit(f"guiderail setup: {e}") from None
+        print(f"browser: {found.version} at {found.path}")
+    if not Path(".git").exists() and Path(".dvc").is_dir():
+        local = Path(".dvc/config.local")
+        if not local.exists():
+            local.write_text("[core]\n    no_scm = true\n")
+            print("dvc: no git here, core.no_scm set in .dvc/config.local")
+    print(f"tracking: {prepare_store()}")
+
+
+def _preset_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("name", nargs="?", help="preset to write; without it, list them")
+    p.add_argument("--params", default="params.yaml", metavar="FILE", help="file to write (default: params.yaml)")
+    p.add_argument("--force", action="store_true", help="overwrite values of your own")
+
+
+def _preset(args: argparse.Namespace) -> None:
+    from guiderail.workflow import presets
+
+    path = Path(args.params)
+    if args.name is None:
+        now = presets.current(path) if path.exists() else None
+        for name in presets.names():
+            print(f"{'*' if name == now else ' '} {name:<10} {presets.about(name)}")
+        return
+    presets.write(args.name, path, args.force)
+    print(f"{path}: preset {args.name}. Run `snakemake --cores all` or `dvc repro`.")
+
+
+def _schema_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--out", default="workflow/schemas/params.schema.json", metavar="FILE")
+    p.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not current")
+
+
+def _schema(args: argparse.Namespace) -> None:
+    from guiderail.params import Params
+
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Params.model_json_schema()}
+    text = json.dumps(schema, indent=1) + "\n"
+    path = Path(args.out)
+    if args.check:
+        if not path.exists() or path.read_text() != text:
+            raise SystemExit(f"{path} is not current: run `guiderail schema`")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _pretrain_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--out", default="assets/tiny-vlm", metavar="DIR", help="folder to write (default: assets/tiny-vlm)")
+    p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
+    p.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the recipe, e.g. minutes=5"
+    )
+
+
+def _pretrain(args: argparse.Namespace) -> None:
+    from guiderail.stages.runner import run_pretrain
+
+    wrong = [o for o in args.set if "=" not in o]
+    if wrong:
+        raise SystemExit(f"--set {wrong[0]}: write KEY=VALUE")
+    run_pretrain(Path(args.out), args.params, dict(o.split("=", 1) for o in args.set))
+
+
+def _ui_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: 5000)")
+
+
+def _ui(args: argparse.Namespace) -> None:
+    from guiderail.tracking import tracking_uri
+
+    program = shutil.which("mlflow", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if program is None:
+        raise SystemExit("guiderail ui: no `mlflow` command; install the package's dependencies again")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    print(f"runs: http://127.0.0.1:{args.port}/#/experiments (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    where = ["--backend-store-uri", tracking_uri(), "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
+    os.execv(program, ["mlflow", "ui", *where])
+
+
+EXTRA = {
+    "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
+    "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
+    "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),
+    "pretrain": (
+        "Train the small base model again, on renders of random pages. Takes about an hour.",
+        _pretrain_options,
+    ),
+    "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
+}
+RUN = {"setup": _setup, "preset": _preset, "schema": _schema, "pretrain": _pretrain, "ui": _ui}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    args = build().parse_args(argv)
+    from guiderail.params import ParamError
+
+    try:
+        RUN.get(args.command, _stage)(args)
+    except ParamError as e:
+        print(f"guiderail {args.command}: {e.message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"guiderail {args.command}: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Run one job of the chain for Snakemake: `python -m guiderail.workflow.job rl@grpo-0 --log logs/rl/grpo/seed0.log`.
+
+Guarantees: DVC executes the stage, records it in dvc.lock, or restores it from its cache; every line goes to the log
+and to stderr; a signal or the death of Snakemake (kill -9 included) ends the stage too. Where DVC is absent, it warns
+and runs the command itself: the results are the same, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from guiderail.workflow.ledger import dvc_command, environment
+from guiderail.workflow.spec import Job, Spec
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(sign: int = signal.SIGTERM) -> None:
+    """Ask the kernel for `sign` when the parent dies. Does nothing where there is no prctl (not Linux)."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, sign)
+    except (OSError, AttributeError):
+        return
+
+
+def find(spec: Spec, address: str) -> Job:
+    """The job with DVC's name `address`. Raises SystemExit."""
+    for job in spec.jobs():
+        if job.address == address:
+            return job
+    raise SystemExit(
+        f"{address}: no such job; the sweep in params.yaml gives {', '.join(j.address for j in spec.jobs())}"
+    )
+
+
+def command(spec: Spec, job: Job) -> list[str]:
+    """What to start: DVC on this one stage, or, without DVC, the stage's own command."""
+    dvc = dvc_command()
+    if dvc:
+        return [*dvc, "--wait-for-lock", "repro", "-q", "--single-item", job.address]
+    print("warning: DVC is not installed; the stage runs, but nothing is recorded in dvc.lock", file=sys.stderr)
+    return shlex.split(spec.command(job))
+
+
+def run(argv: Sequence[str], log: Path) -> int:
+    """Run `argv` in a process group of its own, teeing its output to `log` and stderr. Returns its exit status."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    env = environment() | {"GUIDERAIL_ENGINE": "snakemake", "PYTHONUNBUFFERED": "1"}
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+    def forward(sign: int, _: FrameType | None) -> None:
+        os.killpg(child.pid, sign)
+
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, forward)
+    die_with_parent()
+    assert child.stdout is not None
+    with log.open("wb") as f:
+        for line in child.stdout:
+            f.write(line)
+            f.flush()
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+    status = child.wait()
+    return 128 - status if status < 0 else status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description="Run one job of the chain through DVC.")
+    parser.add_argument("address", help="DVC's name of the job, e.g. rl@grpo-0")
+    parser.add_argument("--log", type=Path, required=True)
+    args = parser.parse_args(argv)
+    spec = Spec.read()
+    return run(command(spec, find(spec, args.address)), args.log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

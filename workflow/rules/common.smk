@@ -1,0 +1,36 @@
+# What all rules share: the stages of dvc.yaml, the check of params.yaml, the two ledgers kept in step.
+import shlex
+import sys
+
+from guiderail import params as guiderail_params
+from guiderail.stages import checks
+from guiderail.workflow import ledger
+from guiderail.workflow.spec import Spec
+
+if workflow.is_main_process and not ledger.off():
+    checks.check_all(guiderail_params.load())
+    checks.check_config(config)
+    ledger.reconcile()
+
+spec = Spec(config)
+
+
+onsuccess:
+    ledger.seen()
+
+
+onerror:
+    ledger.seen()
+
+
+wildcard_constraints:
+    recipe="[a-z0-9_]+",
+    seed=r"\d+",
+    benchmark="[a-z0-9_]+",
+
+
+def run_stage(name):
+    """Shell line of a stage: DVC runs it, records it, or restores it from its cache. The command stands in dvc.yaml."""
+    axes = "-".join(f"{{wildcards.{a}}}" for a in spec.axes(name))
+    address = f"{name}@{axes}" if axes else name
+    return f"{shlex.quote(sys.executable)} -m guiderail.workflow.job {address} --log {{log}}"

@@ -1,0 +1,69 @@
+# Training: warm-up, reinforcement, merge. One GPU each where there is one (profiles say how many there are).
+rule sft:
+    input:
+        spec.deps("sft"),
+    output:
+        report(
+            directory(spec.out("sft")),
+            patterns=["{name}.json"],
+            caption="../report/sft.rst",
+            category="Training",
+            subcategory="warm-up",
+            labels={"stage": "sft", "seed": "{seed}", "file": "{name}"},
+        ),
+    log:
+        "logs/sft/seed{seed}.log",
+    benchmark:
+        "logs/benchmarks/sft/seed{seed}.tsv"
+    retries: 1
+    resources:
+        gpu=1,
+    params:
+        spec.params("sft"),
+    shell:
+        run_stage("sft")
+
+
+rule rl:
+    input:
+        spec.deps("rl"),
+    output:
+        report(
+            directory(spec.out("rl")),
+            patterns=["{name}.json"],
+            caption="../report/rl.rst",
+            category="Training",
+            subcategory="reinforcement",
+            labels={
+                "stage": "rl",
+                "recipe": "{recipe}",
+                "seed": "{seed}",
+                "file": "{name}",
+            },
+        ),
+    log:
+        "logs/rl/{recipe}/seed{seed}.log",
+    benchmark:
+        "logs/benchmarks/rl/{recipe}/seed{seed}.tsv"
+    retries: 2
+    resources:
+        gpu=1,
+    params:
+        spec.params("rl"),
+    shell:
+        run_stage("rl")
+
+
+rule merge:
+    input:
+        spec.deps("merge"),
+    output:
+        directory(spec.out("merge")),
+    log:
+        "logs/merge/{recipe}/seed{seed}.log",
+    benchmark:
+        "logs/benchmarks/merge/{recipe}/seed{seed}.tsv"
+    params:
+        spec.params("merge"),
+    shell:
+        run_stage("merge")
