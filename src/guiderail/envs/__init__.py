@@ -1,0 +1,1 @@
+"""Environments: the contract (`types`) and MiniWoB++ pages in a headless Chromium (`browser`)."""

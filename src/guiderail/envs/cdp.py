@@ -1,7 +1,7 @@
 """Chrome DevTools Protocol over a pipe: NUL-separated JSON, many sessions on one connection, asyncio.
 
-Guarantees: every sent command ends in its result, in CdpError (the browser refused it) or in InfraError (the target or the
-browser is gone): no future is left hanging when a page crashes or the process dies. Order of sending is order on the wire.
+Guarantees: every sent command ends in its result, in CdpError (the browser refused it) or in InfraError (the target or
+the browser is gone): no future is left hanging when a page crashes or the process dies. Commands go out in order.
 Does not retry and sets no time limits: the caller wraps an operation in its own deadline.
 """
 

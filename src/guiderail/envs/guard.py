@@ -1,8 +1,9 @@
 """Process guard: runs one command and makes sure that nothing of it is left when its owner is gone.
 
-Run as a script (`python -I guard.py OWNER_PID STATUS_FD IN_FD OUT_FD SCRATCH_DIR CMD...`) with the standard library only.
-Guarantees: when the owner dies in any way (also SIGKILL), closes the status pipe, or CMD ends, every descendant of CMD is
-killed (it is their subreaper, so processes that changed session or parent are found too) and SCRATCH_DIR is removed.
+Run as a script (`python -I guard.py OWNER_PID STATUS_FD IN_FD OUT_FD SCRATCH_DIR CMD...`), standard library only.
+Guarantees: when the owner dies in any way (also SIGKILL), closes the status pipe, or CMD ends, every descendant of CMD
+is killed (the guard is their subreaper, so processes that changed session or parent are found too) and SCRATCH_DIR is
+removed.
 If the guard itself is killed, CMD gets SIGKILL (PR_SET_PDEATHSIG); SCRATCH_DIR is then left to the next sweep.
 Linux only. IN_FD and OUT_FD become descriptors 3 and 4 of CMD (Chromium's --remote-debugging-pipe).
 """

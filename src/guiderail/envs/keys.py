@@ -1,7 +1,7 @@
 """Keyboard and mouse as CDP events: characters of a US layout, named keys, chords.
 
-Guarantees: every event carries the key code a real US keyboard would send, so page handlers see what a user would cause;
-a character that is on no key still arrives as text. An unknown key name raises ValueError and nothing is sent.
+Guarantees: every event carries the key code a real US keyboard would send, so page handlers see what a user would
+cause; a character that is on no key still arrives as text. An unknown key name raises ValueError and nothing is sent.
 """
 
 from __future__ import annotations
@@ -54,15 +54,10 @@ ALIASES = {
 }
 _PLAIN = "`1234567890-=[]\\;',./"
 _SHIFTED = '~!@#$%^&*()_+{}|:"<>?'
-_CODES = [
-    "Backquote",
-    *[f"Digit{c}" for c in "1234567890"],
-    "Minus",
-    "Equal",
-    "BracketLeft",
-    "BracketRight",
-    "Backslash",
-] + ["Semicolon", "Quote", "Comma", "Period", "Slash"]
+_CODES = (
+    *("Backquote", *(f"Digit{c}" for c in "1234567890"), "Minus", "Equal", "BracketLeft", "BracketRight"),
+    *("Backslash", "Semicolon", "Quote", "Comma", "Period", "Slash"),
+)
 _VIRTUAL = [192, *[ord(c) for c in "1234567890"], 189, 187, 219, 221, 220, 186, 222, 188, 190, 191]
 PUNCTUATION = {
     c: (code, vk, shifted)
@@ -72,7 +67,7 @@ PUNCTUATION = {
 
 
 def _character(char: str) -> tuple[str, str, int, str, bool]:
-    """(key, code, virtual key code, text, shifted) of one character; code "" and 0 when no key of a US layout has it."""
+    """(key, code, virtual key code, text, shifted) of a character; code "" and 0 when no key of a US layout has it."""
     if char == " ":
         return (*NAMED["space"], False)
     if char.isascii() and char.isalpha():
@@ -109,7 +104,7 @@ def type_events(text: str) -> list[Json]:
 
 
 def chord_events(keys: tuple[str, ...]) -> list[Json]:
-    """Parameters for all `keys` down in order, then up in reverse. Raises ValueError on an empty chord or unknown name."""
+    """Parameters for all `keys` down in order, then up in reverse. Raises ValueError: empty chord, unknown name."""
     if not keys:
         raise ValueError("a key chord needs at least one key")
     down, up = [], []

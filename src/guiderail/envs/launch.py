@@ -1,8 +1,8 @@
 """Start a Chromium under the process guard, with the same fonts on every machine.
 
-Guarantees: the browser and all its children die with this process (also on SIGKILL; see `guard`); its profile lives in a
-scratch folder that is removed at the end (what a killed guard left behind is swept at the next start); text is drawn with the
-DejaVu fonts that ship inside matplotlib and nothing else, so frames do not depend on the machine's fonts.
+Guarantees: the browser and all its children die with this process (also on SIGKILL; see `guard`); its profile lives in
+a scratch folder that is removed at the end (what a killed guard left behind is swept at the next start); text is drawn
+with the DejaVu fonts that ship inside matplotlib and nothing else, so frames do not depend on the machine's fonts.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ BEGIN_FRAME_FLAGS = (
 
 
 def write_fonts(folder: Path) -> Path:
-    """Make `folder` a fontconfig world of DejaVu only; returns its fonts.conf. Raises RuntimeError without matplotlib."""
+    """Make `folder` a fontconfig world of DejaVu only; returns its fonts.conf. RuntimeError without matplotlib."""
     spec = importlib.util.find_spec("matplotlib")
     if spec is None or spec.origin is None:
         raise RuntimeError(
@@ -154,7 +154,7 @@ def arguments(browser: Chromium, profile: Path, sandbox: bool) -> list[str]:
 
 
 async def start(browser: Chromium, *, timeout_s: float = 30.0) -> Running:
-    """Start `browser` and wait until it answers. Without a usable sandbox (root, no user namespaces) it runs with --no-sandbox.
+    """Start `browser` and wait until it answers; with --no-sandbox where no sandbox works (root, no user namespaces).
 
     Raises InfraError with the browser's last words when it does not come up.
     """

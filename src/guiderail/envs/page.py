@@ -28,7 +28,9 @@ WORDINGS: tuple[Callable[[str], str], ...] = (
 )
 
 # Pages that keep timers or fields over episodes: loaded anew for each, so that a seed always gives the same episode.
-RELOAD = frozenset({"book-flight", "book-flight-nodelay", "chase-circle"})
+RELOAD = frozenset(
+    {"book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium"}
+)
 
 
 def reword(utterance: str, wording: int) -> str:
@@ -39,7 +41,7 @@ def reword(utterance: str, wording: int) -> str:
 
 
 def start_script(seed: int) -> str:
-    """Script that starts the episode of `seed`; its value is the page's utterance, or null when no task page is there."""
+    """Script that starts the episode of `seed`; its value is the utterance, or null when no task page is there."""
     return START.replace("SEED", json.dumps(str(seed)))
 
 

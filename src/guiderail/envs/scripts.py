@@ -1,7 +1,7 @@
 """The JavaScript we run in pages.
 
-Guarantees: PRELUDE only takes away what cannot be shown on the screen of a headless page (START cover, reward display, native
-popups) and draws the list of a <select> inside the page instead; `STATE` and `ORACLE` read the page and change nothing.
+Guarantees: PRELUDE only takes away what is no part of the task or cannot be drawn (START cover, reward display, native
+popups) and draws the list of a <select> inside the page instead; STATE and ORACLE read the page and change nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ WIDTH, HEIGHT = 160, 210
 
 # Runs in every new document, before the page's own scripts. The START cover and the reward display are no part of the
 # task: without them the last frame shows the page as the agent left it, and the page is as wide as the screen.
-# Native popups live outside the page and stall begin-frame drawing: date and time pickers are switched off (their fields
-# take keys), a <select> opens a list of ours.
+# Native popups live outside the page and stall begin-frame drawing: date and time pickers are switched off (their
+# fields take keys), a <select> opens a list of ours.
 PRELUDE = """
 (() => {
   const sheet = new CSSStyleSheet();
@@ -48,7 +48,7 @@ PRELUDE = """
     const top = below >= height || below >= above ? at.bottom : at.top - height;
     list.style.cssText = `left:${at.left}px;top:${top}px;width:${at.width}px;height:${height}px`;
   };
-  const popup = e => e.target instanceof HTMLSelectElement && !e.target.multiple && e.target.size < 2 && !e.target.disabled;
+  const popup = ({target: t}) => t instanceof HTMLSelectElement && !t.multiple && t.size < 2 && !t.disabled;
   document.addEventListener('mousedown', e => {
     if (list && list.contains(e.target)) { e.preventDefault(); e.stopPropagation(); return; }
     const was = list;
@@ -65,7 +65,8 @@ PRELUDE = """
   }, true);
   document.addEventListener('keydown', e => {
     const opens = e.key === ' ' || e.key === 'F4' || (e.altKey && /^Arrow(Down|Up)$/.test(e.key));
-    const picker = e.target instanceof HTMLInputElement && /^(date|time|month|week|color|datetime-local)$/.test(e.target.type);
+    const kinds = /^(date|time|month|week|color|datetime-local)$/;
+    const picker = e.target instanceof HTMLInputElement && kinds.test(e.target.type);
     if (picker && (opens || (e.target.type === 'color' && e.key === 'Enter'))) e.preventDefault();
     if (!popup(e)) return;
     if (list) {
@@ -73,7 +74,8 @@ PRELUDE = """
     } else if (opens || e.key === 'Enter') { e.preventDefault(); open(e.target); }
   }, true);
   document.addEventListener('change', () => {
-    if (list) [...list.children].forEach((row, i) => row.className = i === document.activeElement.selectedIndex ? 'chosen' : '');
+    const chosen = document.activeElement.selectedIndex;
+    if (list) [...list.children].forEach((row, i) => row.className = i === chosen ? 'chosen' : '');
   }, true);
 })();
 """
