@@ -165,9 +165,10 @@ class Policy:
         logits: torch.Tensor = self.model.lm_head(hidden).float()
         mask = self._masks.get(logits.device)
         if mask is None:
-            mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
-            mask[list(self.suppressed_ids)] = True
-            mask = self._masks[logits.device] = mask.to(logits.device)
+            with torch.inference_mode(False):  # made by the engine, used again under autograd
+                mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
+                mask[list(self.suppressed_ids)] = True
+                mask = self._masks[logits.device] = mask.to(logits.device)
         return logits.masked_fill(mask, MASKED)
 
     def logprobs(
