@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from guiderail.actions.text import well_formed
 from guiderail.actions.types import Action, Answer, Click, Drag, Finish, Key, Move, Nav, Open, Scroll, Type, Wait
+from guiderail.actions.wire import MAX_TEXT
 
 RESOLUTION = 1000
 MAX_COUNT = 3
 MAX_NOTCHES = 10_000
 MAX_SECONDS = 600.0
+MAX_KEYS = 16
 BUTTONS = ("left", "right", "middle")
 NAV_BUTTONS = ("back", "home", "recent", "menu")
 STATUSES = ("success", "failure")
@@ -38,6 +40,13 @@ def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{name}={ascii(value)[:40]} is not one of {', '.join(allowed)}")
     return value
+
+
+def content(name: str, value: str) -> str:
+    """`value` well formed; ValueError when it is longer than the env pool carries."""
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"{name} has {len(value)} characters; at most {MAX_TEXT} are carried")
+    return well_formed(value)
 
 
 def normal_key(name: str) -> str:
@@ -78,18 +87,20 @@ def checked(action: Action) -> Action:
                 number(name, value, -MAX_NOTCHES, MAX_NOTCHES)
             return Scroll(point("x", x), point("y", y), int(dx), int(dy))
         case Type(text):
-            return Type(well_formed(text))
+            return Type(content("text", text))
         case Key(keys):
             names = tuple(normal_key(k) for k in keys)
             if not names or "" in names:
                 raise ValueError("keys names no key")
+            if len(names) > MAX_KEYS:
+                raise ValueError(f"{len(names)} keys at once; at most {MAX_KEYS} are carried")
             return Key(names)
         case Wait(seconds):
             return Wait(number("seconds", seconds, 0.0, MAX_SECONDS) + 0.0)
         case Open(app):
-            return Open(well_formed(app))
+            return Open(content("app", app))
         case Answer(text):
-            return Answer(well_formed(text))
+            return Answer(content("text", text))
         case Nav(button):
             choice("button", button, NAV_BUTTONS)
             return action

@@ -83,6 +83,8 @@ class Qwen3VLCodec:
             return Parsed(_action(_arguments(block)), thought)
         except Unreadable as e:
             return ParseFailure(str(e), text)
+        except RecursionError:
+            return ParseFailure("The tool call is nested too deeply.", text)
 
     def render(self, action: Action, thought: str = "") -> str:
         """Canonical text in Qwen's own layout. Raises ValueError on an action outside the algebra."""
@@ -109,8 +111,6 @@ def _block(text: str) -> tuple[str, Any]:
     rest = rest.lstrip()
     try:
         value, end = _DECODER.raw_decode(rest)
-    except RecursionError:
-        raise Unreadable("The tool call is nested too deeply.") from None
     except ValueError as e:
         raise Unreadable(f"The tool call is not valid JSON: {e}.") from None
     rest = rest[end:].lstrip()

@@ -69,4 +69,5 @@ def take_think(text: str) -> tuple[str, str]:
 
 def clip(text: str, limit: int = 40) -> str:
     """A printable, short quotation of model text for reasons and logs."""
-    return ascii(text if len(text) <= limit else text[: limit - 3] + "...")
+    quoted = ascii(text[: limit + 1])
+    return quoted if len(quoted) <= limit + 2 else quoted[:limit] + "..."
