@@ -87,10 +87,12 @@ def curves(rng: np.random.Generator, path: Path, kind: str, n: int) -> None:
         {"loss": 1.6 * np.exp(-5 * t) + 0.22 + 0.03 * noise(n), "token_accuracy": 0.95 - 0.5 * np.exp(-5 * t), "grad_norm": 1 + np.exp(-3 * t) + 0.1 * noise(n)}  # noqa: E501
         if kind == "sft"
         else {
-            "success": 0.42 + 0.2 * (1 - np.exp(-3 * t)) + 0.03 * noise(n), "reward": 0.42 + 0.2 * t + 0.03 * noise(n),
+            "success": 0.42 + 0.2 * (1 - np.exp(-3 * t)) + 0.03 * noise(n),
+            "reward_mean": 0.42 + 0.2 * t + 0.03 * noise(n),
             "kl": 0.02 * t + 0.001 * np.abs(noise(n)), "entropy": 0.5 - 0.2 * t + 0.01 * noise(n),
             "grad_norm": 0.6 + 0.1 * noise(n), "clip_fraction": 0.02 + 0.005 * np.abs(noise(n)),
-            "dropped_groups": 5 + noise(n), "parse_failures": 4 * np.exp(-4 * t),
+            "groups_dropped": 5 + noise(n), "parse_failures": 0.1 * np.exp(-4 * t),
+            "logprob_gap_max": 1e-5 + 1e-6 * noise(n),
         }
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +104,11 @@ def curves(rng: np.random.Generator, path: Path, kind: str, n: int) -> None:
 def provenance(folder: Path, seconds: float) -> None:
     """Write a provenance.json with what the report reads of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    usage = {"seconds": seconds, "peak_memory_bytes": int(8e8 + seconds * 1e6), "env_steps": 4000, "tokens": 90000}
-    (folder / "provenance.json").write_text(json.dumps(usage))
+    cost = {"seconds": seconds, "peak_rss_bytes": int(8e8 + seconds * 1e6)}
+    (folder / "provenance.json").write_text(json.dumps({"cost": cost}))
+    metrics = folder / "metrics.json"
+    found = json.loads(metrics.read_text()) if metrics.exists() else {}
+    metrics.write_text(json.dumps({**found, "env_steps": 4000, "tokens": 90000}))
 
 
 def make(results: Path, *, recipes: tuple[str, ...] = ("grpo",), seeds: tuple[int, ...] = (0,), instances: int = 16,

@@ -21,13 +21,14 @@ from guiderail.report.style import MUTED, STAGE, legend_above, percent, series_c
 # (title, names it is logged under, best first, whether it is a share)
 RL_PANELS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("Success in rollouts", ("success", "success_rate"), True),
-    ("Reward", ("reward", "reward_mean"), False),
-    ("KL to the start", ("kl", "kl_ref", "kl_start"), False),
+    ("Reward", ("reward_mean", "reward"), False),
+    ("KL to the start (nats per token)", ("kl",), False),
     ("Entropy (nats per token)", ("entropy",), False),
     ("Gradient norm", ("grad_norm",), False),
-    ("Groups without spread", ("dropped_groups", "groups_dropped"), False),
-    ("Clipped tokens", ("clip_fraction", "clip_frac"), True),
-    ("Parse failures", ("parse_failures", "parse_failure_rate"), False),
+    ("Groups without spread", ("groups_dropped",), False),
+    ("Clipped tokens", ("clip_fraction",), True),
+    ("Unreadable actions", ("parse_failures",), True),
+    ("Log-prob gap, trainer to rollout (max)", ("logprob_gap_max",), False),
 )
 SFT_PANELS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("SFT loss (nats per token)", ("loss", "train_loss"), False),
@@ -82,15 +83,25 @@ def _panels(ax_titles: list[str]) -> tuple[Figure, list[Axes]]:
     return fig, axes
 
 
-def sft_curves(data: ReportData) -> Figure | None:
-    """SFT panels, one line per seed; None when nothing was logged."""
-    frames = list(data.sft.values())
-    panels = [p for p in SFT_PANELS if any(find(f, p[1]) for f in frames)]
-    if not panels:
-        return None
+Panel = tuple[str, tuple[str, ...], bool]
+
+
+def sft_panels(data: ReportData) -> list[Panel]:
+    """The SFT panels that some seed has values for."""
+    return [p for p in SFT_PANELS if any(find(f, p[1]) for f in data.sft.values())]
+
+
+def rl_panels(data: ReportData) -> list[Panel]:
+    """The RL panels that some run has values for."""
+    return [p for p in RL_PANELS if any(find(f, p[1]) for f in data.rl.values())]
+
+
+def sft_curves(data: ReportData) -> Figure:
+    """SFT panels, one line per seed."""
+    panels = sft_panels(data)
     fig, axes = _panels([p[0] for p in panels])
     for ax, (_, names, share) in zip(axes, panels, strict=False):
-        for frame in frames:
+        for frame in data.sft.values():
             name = find(frame, names)
             if name:
                 trace(ax, frame, name, STAGE["sft"])
@@ -100,11 +111,9 @@ def sft_curves(data: ReportData) -> Figure | None:
     return fig
 
 
-def rl_curves(data: ReportData) -> Figure | None:
-    """RL panels, one colour per recipe and one line per seed; None when nothing was logged."""
-    panels = [p for p in RL_PANELS if any(find(f, p[1]) for f in data.rl.values())]
-    if not panels:
-        return None
+def rl_curves(data: ReportData) -> Figure:
+    """RL panels, one colour per recipe and one line per seed."""
+    panels = rl_panels(data)
     fig, axes = _panels([p[0] for p in panels])
     for ax, (_, names, share) in zip(axes, panels, strict=False):
         draw_rl(ax, data, names)

@@ -29,7 +29,8 @@ class ReportData:
 
     `episodes`: one row per evaluated episode with the columns of `bench.records` plus recipe, train_seed, benchmark.
     `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
-    one row per logged step. `provenance`: provenance.json per output folder, relative to the results folder.
+    one row per logged step. `used`: what each output cost, by its folder below the
+    results folder: seconds, peak_memory_bytes (provenance.json), env_steps, tokens (metrics.json); None = not recorded.
     `evaluations`: the folder of each point, for its frames.
     """
 
@@ -40,7 +41,7 @@ class ReportData:
     metrics: dict[tuple[str, int, str], dict[str, Any]]
     sft: dict[int, pd.DataFrame]
     rl: dict[tuple[str, int], pd.DataFrame]
-    provenance: dict[str, dict[str, Any]]
+    used: dict[str, dict[str, float | None]]
     evaluations: dict[tuple[str, int, str], Path]
     missing: list[str] = field(default_factory=list)
 
@@ -60,6 +61,23 @@ def read_curves(path: Path) -> pd.DataFrame:
             raise ReportError(f"{path}:{number}: no `step`. Every line of a curve needs one.")
         rows.setdefault(float(values["step"]), {}).update(values)
     return pd.DataFrame([rows[s] for s in sorted(rows)])
+
+
+def _used(out: Path) -> dict[str, float | None]:
+    """Cost of the run that made `out`."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: Any = json.loads((out / name).read_text()) if (out / name).exists() else {}
+        return found if isinstance(found, dict) else {}
+
+    cost, work = read("provenance.json").get("cost", {}), read("metrics.json")
+    values = {
+        "seconds": cost.get("seconds"),
+        "peak_memory_bytes": cost.get("peak_rss_bytes"),
+        "env_steps": work.get("env_steps"),
+        "tokens": work.get("tokens"),
+    }
+    return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}
 
 
 def load(params: Params, results: Path) -> ReportData:
@@ -97,13 +115,12 @@ def load(params: Params, results: Path) -> ReportData:
                 rl[recipe, seed] = read_curves(outputs[-2] / "curves.jsonl")
             else:
                 missing.append(f"rl/{recipe}/seed{seed}/curves.jsonl")
-    provenance: dict[str, dict[str, Any]] = {}
-    for out in outputs:
+    used: dict[str, dict[str, float | None]] = {}
+    for out in dict.fromkeys(outputs):
         name = out.relative_to(results).as_posix()
-        if (out / "provenance.json").exists():
-            provenance[name] = json.loads((out / "provenance.json").read_text())
-        else:
+        if not (out / "provenance.json").exists():
             missing.append(f"{name}/provenance.json")
+        used[name] = _used(out)
     return ReportData(
         recipes=list(sweep.recipe),
         seeds=list(sweep.seed),
@@ -112,7 +129,7 @@ def load(params: Params, results: Path) -> ReportData:
         metrics=metrics,
         sft=sft,
         rl=rl,
-        provenance=provenance,
+        used=used,
         evaluations=folders,
         missing=missing,
     )

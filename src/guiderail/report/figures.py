@@ -38,6 +38,11 @@ ENDS = (
 )
 
 
+def points(value: float) -> str:
+    """A difference of shares as signed percentage points, with a true minus sign."""
+    return f"{100 * value:+.1f}".replace("-", "\u2212")
+
+
 def _series(bench: Bench) -> list[tuple[str, str]]:
     """(checkpoint, recipe) of each bar: base and SFT once, RL once per recipe."""
     first = bench.data.recipes[0]
@@ -83,7 +88,7 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
         gain = tree.get("gain", {}).get(recipes[0], {}).get(split)
         text = SPLIT_NAME[split]
         if gain and gain["mean"] is not None:
-            text += f"\nRL gain {100 * gain['mean']:+.1f} pp\n[{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
+            text += f"\nRL gain {points(gain['mean'])} pp\n[{points(gain['lo'])}, {points(gain['hi'])}]"
         labels.append(text)
     ax.set_xticks(range(len(labels)), labels, color=INK)
     ax.set_ylim(0, min(1.12, top + 0.12))
@@ -113,8 +118,8 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame, recipe: str) -> Figure
         for i, c in enumerate(present):
             colour = series_colour(c, recipe, [recipe])
             ax.scatter(
-                grid[c], y, s=62 - 6 * i, color=colour, label=series_label(c, recipe, [recipe]), zorder=3 + i,
-                edgecolors="white", linewidths=0.9, clip_on=False,
+                grid[c], y, s=(104, 64, 30)[min(i, 2)], color=colour, label=series_label(c, recipe, [recipe]),
+                zorder=3 + i, edgecolors="white", linewidths=0.9, clip_on=False,
             )  # fmt: skip
         ax.set_yticks(y, [str(t) for _, t in grid.index], color=INK, fontsize=9)
         ax.set_ylim(-0.7, len(grid) - 0.3)
@@ -182,16 +187,19 @@ def episode_ends(bench: Bench) -> Figure:
     ax.set_xticks([])
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
-    legend_above(fig, ax, columns=4)
+    legend_above(fig, ax, columns=len(used) if len(used) <= 5 else 4)
     return fig
 
 
-def stage_seconds(stages: Tree) -> Figure | None:
-    """Where the time went: seconds per stage output; None when no stage recorded them."""
-    known = [(name, float(used["seconds"])) for name, used in stages.items() if used.get("seconds") is not None]
-    if not known:
-        return None
-    known.sort(key=lambda k: (k[1], k[0]))
+def known_seconds(used: Tree) -> list[tuple[str, float]]:
+    """(output, seconds) of the outputs whose time was recorded, shortest first."""
+    known = [(name, float(u["seconds"])) for name, u in used.items() if u["seconds"] is not None]
+    return sorted(known, key=lambda k: (k[1], k[0]))
+
+
+def stage_seconds(used: Tree) -> Figure:
+    """Where the time went: seconds per stage output (at least one is known)."""
+    known = known_seconds(used)
     fig = Figure(figsize=(8.4, 0.9 + 0.32 * len(known)), layout="constrained")
     ax = fig.add_subplot()
     ax.barh(range(len(known)), [s for _, s in known], 0.62, color="#6d8fb8")

@@ -22,7 +22,7 @@ from guiderail.report.style import BAD, GOOD, INK, MUTED, SPLIT_NAME, STAGE_NAME
 
 BOX = (440, 420)  # a frame is scaled into this box
 GAP, PAD, MIN_CARD = 34, 28, 320
-LINE, HEAD, FOOT = 27, 96, 140
+LINE, HEAD = 27, 96
 MAX_CARDS = 6
 RING = "#e8461e"
 SUPER = 3  # marks are drawn this much larger and scaled down, for smooth edges
@@ -132,38 +132,42 @@ def _picture(card: Card) -> Image.Image:
     return Image.alpha_composite(shown, _marks(card.action, card.number, size)).convert("RGB")
 
 
-def strip(cards: list[Card], *, title: str, instruction: str, good: bool, verdict: str) -> Image.Image:
-    """Draw a film strip. `title` and `instruction` stand above it, the verdict ends it in green or red."""
+def _caption(draw: ImageDraw.ImageDraw, card: Card, width: int) -> list[tuple[str, ImageFont.FreeTypeFont, str]]:
+    """The lines below a card: the thought in ink, the action below it in grey."""
+    text, mono = _font(20), _font(18, "DejaVuSansMono")
+    lines = [(t, text, INK) for t in cut(draw, card.thought, text, width, 2)]
+    return lines + [(t, mono, MUTED) for t in cut(draw, card.call, mono, width, 2)]
+
+
+def strip(cards: list[Card], *, title: str, instruction: str, good: bool, verdict: tuple[str, str]) -> Image.Image:
+    """Draw a film strip. `title` and `instruction` stand above it; the verdict (word, detail) ends it, green or red."""
     pictures = [_picture(c) for c in cards]
     widths = [max(MIN_CARD, p.width) for p in pictures]
     tall = max(p.height for p in pictures)
-    width = max(2 * PAD + sum(widths) + GAP * (len(cards) - 1), 760)
-    canvas = Image.new("RGB", (width, HEAD + tall + FOOT), "white")
+    width = max(2 * PAD + sum(widths) + GAP * (len(cards) - 1), 640)
+    colour, bold = (GOOD if good else BAD), _font(21, "DejaVuSans-Bold")
+    ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    captions = [_caption(ruler, c, w) for c, w in zip(cards, widths, strict=True)]
+    small = _font(19)
+    captions[-1] = [(verdict[0], bold, colour)] + [
+        (t, small, MUTED) for t in cut(ruler, verdict[1], small, widths[-1], 2)
+    ]
+    canvas = Image.new("RGB", (width, HEAD + tall + 30 + LINE * max(len(c) for c in captions)), "white")
     d = ImageDraw.Draw(canvas)
-    colour = GOOD if good else BAD
     d.rounded_rectangle((PAD, 22, PAD + 10, HEAD - 20), 5, fill=colour)
-    d.text((PAD + 24, 18), cut(d, title, _font(22, "DejaVuSans-Bold"), width - 2 * PAD - 24, 1)[0], font=_font(22, "DejaVuSans-Bold"), fill=INK)  # fmt: skip  # noqa: E501
-    for line in cut(d, f"“{instruction}”", _font(20), width - 2 * PAD - 24, 1):
-        d.text((PAD + 24, 50), line, font=_font(20), fill=MUTED)
+    for y, text, font, fill in ((18, title, bold, INK), (50, f"\u201c{instruction}\u201d", _font(20), MUTED)):
+        for line in cut(d, text, font, width - 2 * PAD - 24, 1):
+            d.text((PAD + 24, y), line, font=font, fill=fill)
     x = PAD
     for i, (card, picture, w) in enumerate(zip(cards, pictures, widths, strict=True)):
-        left = x + (w - picture.width) // 2
-        top = HEAD + (tall - picture.height) // 2
+        left, top = x + (w - picture.width) // 2, HEAD + (tall - picture.height) // 2
         canvas.paste(picture, (left, top))
-        edge = colour if card.number == 0 else "#cdd3da"
-        for t in range(3 if card.number == 0 else 2):
-            d.rectangle((left - 1 - t, top - 1 - t, left + picture.width + t, top + picture.height + t), outline=edge)
-        y = HEAD + tall + 14
-        if card.number == 0:
-            d.text((x, y), verdict.partition(": ")[0], font=_font(21, "DejaVuSans-Bold"), fill=colour)
-            for n, line in enumerate(cut(d, verdict.partition(": ")[2], _font(19), w, 2)):
-                d.text((x, y + (n + 1) * LINE), line, font=_font(19), fill=MUTED)
-        else:
-            lines = [(t, _font(20), INK) for t in cut(d, card.thought, _font(20), w, 2)]
-            mono = _font(18, "DejaVuSansMono")
-            lines += [(t, mono, MUTED) for t in cut(d, card.call, mono, w, 2)]
-            for n, (text, font, fill) in enumerate(lines):
-                d.text((x, y + n * LINE), text, font=font, fill=fill)
+        last = card.number == 0
+        for t in range(3 if last else 2):
+            box = (left - 1 - t, top - 1 - t, left + picture.width + t, top + picture.height + t)
+            d.rectangle(box, outline=colour if last else "#cdd3da")
+        for n, (text, font, fill) in enumerate(captions[i]):
+            d.text((x, HEAD + tall + 14 + n * LINE), text, font=font, fill=fill)
         if i + 1 < len(cards):
             cx, cy = x + w + GAP / 2, HEAD + tall / 2
             d.line([(cx - 5, cy - 11), (cx + 6, cy), (cx - 5, cy + 11)], fill="#aab3bc", width=4, joint="curve")
@@ -196,7 +200,7 @@ def episode_strip(row: dict[str, Any], frames: Path, recipe: str = "") -> Image.
     name = STAGE_NAME.get(row["checkpoint"], row["checkpoint"]) + (f" {recipe}" if recipe else "")
     ending = str(row["cause"]).replace("_", " ")
     detail = "" if good else (ending if ending != "env done" else "the page judged the action wrong")
-    verdict = "Success: the page reports the full reward" if good else f"Failure: {detail}"
+    verdict = ("Success", "the page reports the full reward") if good else ("Failure", detail)
     title = f"{name} · {SPLIT_NAME.get(row['split'], row['split']).lower()} · {row['template']}"
     return strip(cards, title=title, instruction=str(row["instruction"]), good=good, verdict=verdict)
 

@@ -49,7 +49,7 @@ RC: Any = {
     "text.color": INK,
     "text.parse_math": False,
     "legend.frameon": False,
-    "legend.fontsize": 10,
+    "legend.fontsize": 9.5,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
     "lines.linewidth": 2.0,
@@ -77,14 +77,14 @@ def series_colour(checkpoint: str, recipe: str, recipes: Sequence[str]) -> str:
 def percent(ax: Axes, axis: str = "y") -> None:
     """Write the ticks of a 0..1 axis as percent."""
     target = ax.yaxis if axis == "y" else ax.xaxis
-    target.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+    target.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=None, symbol=" %"))
 
 
 def legend_above(fig: Figure, ax: Axes, columns: int = 6) -> None:
     """One line of legend at the top left of the figure, taking no room from the data."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        fig.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.2, columnspacing=1.6)
+        fig.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.1, columnspacing=1.4)
 
 
 def draw(path: Path, make: Callable[[], Figure]) -> list[Path]:

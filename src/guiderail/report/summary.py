@@ -28,9 +28,6 @@ from guiderail.report.data import ReportData
 from guiderail.report.style import SPLITS
 
 GAINS = {"gain": ("sft", "rl"), "gain_sft": ("base", "sft"), "gain_total": ("base", "rl")}
-# totals of summary.json <- keys of provenance.json
-USAGE = {"seconds": "seconds", "peak_memory_bytes": "peak_memory_bytes", "env_steps": "env_steps", "tokens": "tokens"}
-
 Tree = dict[str, Any]
 
 
@@ -125,24 +122,19 @@ def benchmark_summary(bench: Bench) -> Tree:
     return tree
 
 
-def usage(provenance: dict[str, dict[str, Any]]) -> tuple[Tree, Tree]:
-    """Per output what its stage used, and the totals (sums; of the peak memory, the largest)."""
-    stages = {
-        name: {key: found.get(source) for key, source in USAGE.items()} for name, found in sorted(provenance.items())
-    }
+def totals(used: dict[str, dict[str, float | None]]) -> Tree:
+    """What all stages used together: sums; of the peak memory, the largest."""
 
     def known(key: str) -> list[float]:
-        return [float(v) for v in (s[key] for s in stages.values()) if v is not None]
+        return [v for v in (s[key] for s in used.values()) if v is not None]
 
-    totals: Tree = {key: sum(known(key)) for key in ("seconds", "env_steps", "tokens")}
-    totals["peak_memory_bytes"] = max(known("peak_memory_bytes"), default=None)
-    return stages, totals
+    found: Tree = {key: sum(known(key)) for key in ("seconds", "env_steps", "tokens")}
+    return {**found, "peak_memory_bytes": max(known("peak_memory_bytes"), default=None)}
 
 
 def summarise(data: ReportData) -> Tree:
     """summary.json."""
     benches = {name: benchmark_summary(Bench(data, name)) for name in data.benchmarks}
-    stages, totals = usage(data.provenance)
     first = Bench(data, data.benchmarks[0])
     return {
         "recipes": data.recipes,
@@ -150,7 +142,7 @@ def summarise(data: ReportData) -> Tree:
         "confidence": first.confidence,
         **benches[data.benchmarks[0]],
         "benchmarks": benches,
-        "stages": stages,
-        "totals": totals,
+        "stages": data.used,
+        "totals": totals(data.used),
         "missing": data.missing,
     }

@@ -7,6 +7,7 @@ markup (pipes, line ends and markup characters of names and model text are escap
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def _group_interval(
     )  # fmt: skip
 
 
-def wide(frame: pd.DataFrame, column: str, recipe: str, checkpoints: list[str]) -> pd.DataFrame:
+def wide(frame: pd.DataFrame, column: str, recipe: str, checkpoints: Sequence[str]) -> pd.DataFrame:
     """A group table for reading: one line per split and group, one "mean [lo, hi]" column per checkpoint."""
     rows = []
     for (split, name), part in frame[frame["recipe"] == recipe].groupby(["split", column], sort=False):
@@ -157,3 +158,67 @@ def excluded_table(bench: Bench) -> pd.DataFrame:
         for cause, count in records.excluded(bench.rows(r, c, s)).items()
     ]
     return pd.DataFrame(rows, columns=["recipe", "checkpoint", "split", "cause", "episodes"])
+
+
+def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[tuple[str, str, pd.DataFrame]]:
+    """(heading, note, table of texts) of what the pages show."""
+    made: list[tuple[str, str, pd.DataFrame]] = []
+    lines = []
+    for row in frames["success"].to_dict("records"):
+        lines.append(
+            {
+                "recipe": row["recipe"], "checkpoint": row["checkpoint"], "split": row["split"],
+                "success": interval({k: _none(row[k]) for k in ("mean", "lo", "hi")}), "n": str(row["n"]),
+                "over templates": _range(row["lo_templates"], row["hi_templates"]),
+                "coverage": percent(row["coverage"], 0), "steps": _number(row["steps_mean"]),
+                "parse failures": str(row["parse_failures"]), "excluded": str(row["excluded"]),
+            }
+        )  # fmt: skip
+    note = (
+        f"{100 * bench.confidence:.0f} % intervals. Success: instances are chance, templates fixed. "
+        "Over templates: the templates are chance as well."
+    )
+    made.append(("Success", note, _shown(lines, bench)))
+    gains = []
+    for row in frames["gains"].to_dict("records"):
+        shown = interval({k: _none(row[k]) for k in ("mean", "lo", "hi")}, signed=True)
+        gains.append(
+            {"recipe": row["recipe"], "step": row["step"], "split": row["split"], "gain": shown, "n": str(row["n"])}
+        )
+    made.append(("Paired gains", "Differences on the same instances.", _shown(gains, bench)))
+    for column in ("domain", "template"):
+        for recipe in bench.data.recipes:
+            tail = f" ({recipe})" if len(bench.data.recipes) > 1 else ""
+            table = wide(frames[f"{column}s"], column, recipe, bench.checkpoints)
+            made.append((f"By {column}{tail}", "", table))
+    if len(frames["excluded"]):
+        made.append(("Episodes without a result", "They enter no mean.", frames["excluded"].astype(str)))
+    return made
+
+
+def costs(used: Tree, totals: Tree) -> pd.DataFrame:
+    """Seconds, memory, env steps and tokens per output, for reading."""
+    rows = [{"output": name, **_cost(u)} for name, u in used.items()]
+    return pd.DataFrame([*rows, {"output": "all", **_cost(totals)}])
+
+
+def _cost(used: Tree) -> dict[str, str]:
+    memory = used["peak_memory_bytes"]
+    whole = {k: "" if used[k] is None else f"{used[k]:,.0f}" for k in ("seconds", "env_steps", "tokens")}
+    return {
+        "seconds": whole["seconds"], "peak memory": "" if memory is None else f"{memory / 2**30:.2f} GiB",
+        "env steps": whole["env_steps"], "tokens": whole["tokens"],
+    }  # fmt: skip
+
+
+def _shown(rows: list[dict[str, Any]], bench: Bench) -> pd.DataFrame:
+    frame = pd.DataFrame(rows)
+    return frame.drop(columns="recipe") if len(bench.data.recipes) == 1 and "recipe" in frame else frame
+
+
+def _range(lo: Any, hi: Any) -> str:
+    return "n/a" if _none(lo) is None else f"[{100 * lo:.1f}, {100 * hi:.1f}]"
+
+
+def _number(value: Any) -> str:
+    return "n/a" if _none(value) is None else f"{value:.2f}"

@@ -1,0 +1,167 @@
+"""Write the whole report: summary.json, tables (CSV), figures (SVG and PNG), film strips, and what the pages show.
+
+Guarantees: the same inputs give the same bytes; figures and tables are made from one summary, so they cannot disagree.
+The pages themselves (report.md, index.html) are laid out in `page`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from guiderail.report import curves, figures, filmstrip, tables
+from guiderail.report.data import ReportData
+from guiderail.report.style import SPLIT_NAME, draw, series_label
+from guiderail.report.summary import Bench, Tree, summarise
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the report: path without suffix below the report folder, heading, and what it shows in a line."""
+
+    name: str
+    heading: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A film strip: its PNG, how it is filed, and the model's own words per step (unescaped)."""
+
+    path: str
+    checkpoint: str
+    outcome: str
+    title: str
+    instruction: str
+    steps: list[dict[str, str]]
+
+
+@dataclass
+class Section:
+    """What the pages show of one benchmark: pictures, ready-to-read tables (heading, note, table), film strips."""
+
+    benchmark: str
+    headlines: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    tables: list[tuple[str, str, pd.DataFrame]] = field(default_factory=list)
+    strips: list[Strip] = field(default_factory=list)
+
+
+def headline(bench: Bench, tree: Tree, recipe: str) -> str:
+    """One sentence: success of each checkpoint on fresh instances, and the gain of RL."""
+    split = "fresh" if "fresh" in bench.splits else bench.splits[0]
+    parts = []
+    for c in bench.checkpoints:
+        shown = tables.interval(tree["success"][recipe][c][split])
+        parts.append(f"{series_label(c, recipe, bench.data.recipes)} {shown}")
+    text = f"{SPLIT_NAME[split]}: " + ", ".join(parts) + "."
+    gain = tree.get("gain", {}).get(recipe, {}).get(split)
+    if gain and gain["mean"] is not None:
+        text += f" Gain of RL over SFT: {tables.interval(gain, signed=True)}, n = {gain['n']}."
+    return text
+
+
+def _figures(out: Path, bench: Bench, tree: Tree, templates: pd.DataFrame, prefix: str) -> list[Picture]:
+    data, first = bench.data, bench.benchmark == bench.data.benchmarks[0]
+    made: list[Picture] = []
+
+    def add(name: str, heading: str, caption: str, make: Callable[[], Figure]) -> None:
+        draw(out / "figures" / f"{prefix}{name}", make)
+        made.append(Picture(f"figures/{prefix}{name}", heading, caption))
+
+    add(
+        "success", "Success", "Share of tasks solved by each checkpoint, with intervals.",
+        lambda: figures.success_bars(bench, tree),
+    )  # fmt: skip
+    for recipe in data.recipes:
+        tail = f" ({recipe})" if len(data.recipes) > 1 else ""
+        add(
+            f"templates-{recipe}", f"Every template{tail}", "Success per template for each checkpoint.",
+            lambda r=recipe: figures.template_dumbbells(bench, templates, r),  # type: ignore[misc]
+        )  # fmt: skip
+    add("episode-ends", "How episodes end", "Shares of all planned episodes.", lambda: figures.episode_ends(bench))
+    if first and curves.rl_panels(data):
+        add(
+            "rl-curves", "RL training", "Raw values faintly, running mean on top, one line per seed.",
+            lambda: curves.rl_curves(data),
+        )  # fmt: skip
+    if first and curves.sft_panels(data):
+        add(
+            "sft-curves", "SFT training", "Raw values faintly, running mean on top, one line per seed.",
+            lambda: curves.sft_curves(data),
+        )  # fmt: skip
+    if first and figures.known_seconds(data.used):
+        add(
+            "stage-seconds", "Where the time went", "Seconds per stage, all attempts of a killed stage included.",
+            lambda: figures.stage_seconds(data.used),
+        )  # fmt: skip
+    return made
+
+
+def _steps(row: dict[str, Any]) -> list[dict[str, str]]:
+    thoughts, actions, texts = (json.loads(row[k] or "[]") for k in ("thoughts", "actions", "texts"))
+    return [
+        {
+            "thought": str(thought),
+            "action": filmstrip.describe(json.loads(action) if action else None),
+            "text": str(texts[i]) if i < len(texts) else "",
+        }
+        for i, (thought, action) in enumerate(zip(thoughts, actions, strict=True))
+    ]
+
+
+def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
+    """The film strips that evaluation kept frames for; of several seeds only the first, base and SFT once."""
+    made: list[Strip] = []
+    data = bench.data
+    for recipe in data.recipes:
+        point = (recipe, data.seeds[0], bench.benchmark)
+        for n, picked in enumerate(data.metrics[point].get("strips", [])):
+            checkpoint, task, number = picked
+            if checkpoint != "rl" and recipe != data.recipes[0]:
+                continue
+            f = data.episodes
+            found = f[
+                (f["recipe"] == recipe) & (f["train_seed"] == data.seeds[0]) & (f["benchmark"] == bench.benchmark)
+                & (f["checkpoint"] == checkpoint) & (f["task"] == task) & (f["episode"] == number)
+            ]  # fmt: skip
+            row = {str(k): v for k, v in found.iloc[0].to_dict().items()}
+            shown = recipe if checkpoint == "rl" and len(data.recipes) > 1 else ""
+            label = checkpoint + (f"-{recipe}" if shown else "")
+            path = f"figures/strips/{prefix}{label}-{n:02d}-{row['template']}-{row['kind']}.png"
+            filmstrip.save(filmstrip.episode_strip(row, data.evaluations[point] / "frames", shown), out / path)
+            title = f"{series_label(checkpoint, recipe, data.recipes)} · {row['template']} · {row['split']}"
+            made.append(Strip(path, checkpoint, str(row["kind"]), title, str(row["instruction"]), _steps(row)))
+    return made
+
+
+def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
+    """Write everything but the pages below `out`. Returns the summary and what the pages show."""
+    summary = summarise(data)
+    (out / "summary.json").write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    sections = []
+    for benchmark in data.benchmarks:
+        bench, tree = Bench(data, benchmark), summary["benchmarks"][benchmark]
+        prefix = "" if benchmark == data.benchmarks[0] else f"{benchmark}-"
+        frames = {
+            "success": tables.success_table(bench, tree),
+            "gains": tables.gain_table(bench, tree),
+            "domains": tables.group_table(bench, "domain"),
+            "templates": tables.group_table(bench, "template"),
+            "excluded": tables.excluded_table(bench),
+        }
+        for name, frame in frames.items():
+            tables.write(frame, out / f"{prefix}{name}.csv")
+        section = Section(benchmark, [headline(bench, tree, r) for r in data.recipes])
+        section.pictures = _figures(out, bench, tree, frames["templates"], prefix)
+        section.tables = tables.reading(bench, tree, frames)
+        section.strips = _strips(out, bench, prefix)
+        sections.append(section)
+    tables.write(tables.usage_table(data.used), out / "stages.csv")
+    return summary, sections
