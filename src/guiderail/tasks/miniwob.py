@@ -74,7 +74,7 @@ _TEMPLATES = (
              ('Expand the sections below, to find and click on the link "{text}".',
               'Find the link "{text}" in one of the sections and click it.',
               'Open the link "{text}", wherever it is.')),
-    Template("navigate-tree", "search", (1, 4), 6, choosing.tree,
+    Template("navigate-tree", "search", (1, 6), 8, choosing.tree,
              ('Navigate through the file tree. Find and click on the folder or file named "{text}".',
               'Find "{text}" in the tree and click it.', 'Open "{text}".')),
     # typing

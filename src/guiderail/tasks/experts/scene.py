@@ -148,7 +148,7 @@ def free_point(
     if not any(c.contains(*aim, margin=grid / 2) for c in covers):
         return aim
     n = round(1 / grid)
-    points = [(i * grid, j * grid) for i in range(n + 1) for j in range(n + 1)]
+    points = [(round(i * grid, 6), round(j * grid, 6)) for i in range(n + 1) for j in range(n + 1)]
     free = [
         p for p in points if node.contains(*p, margin=-0.004) and not any(c.contains(*p, margin=0.004) for c in covers)
     ]
