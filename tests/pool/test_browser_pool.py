@@ -1,4 +1,4 @@
-"""The pool with a real Chromium: crashes and hangs are infra errors, the slot comes back, no process is left (by pid)."""
+"""The pool with a real Chromium: crashes and hangs are infra errors, the slot comes back, no process is left."""
 
 import asyncio
 import os
