@@ -1,10 +1,10 @@
 """What the env pool costs: steps through it over HTTP against the same steps on the bare environment.
 
-    python benchmarks/pool_steps.py [--steps 300] [--slots 8]
+    python benchmarks/pool_steps.py [--steps 300] [--slots 8] [--overhead]
 
-Prints, for one screen: p50 and p99 milliseconds of a step bare and through the pool, and the pool's overhead measured on an
-environment that does nothing (with our client and, for comparison, with httpx); for `--slots` screens at a time: steps/s
-by wall clock and by CPU time of all processes (the figure that does not depend on what else the machine does).
+Prints the pool's overhead measured on an environment that does nothing (with our client and, for comparison, with
+httpx); for one screen: p50 and p99 milliseconds of a step bare and through the pool; for `--slots` screens at a time:
+steps/s by wall clock and by CPU time of all processes (the figure that least depends on what else the machine does).
 Both sides do the same clicks on the same tasks; a reset counts as a step.
 """
 
@@ -25,7 +25,7 @@ from guiderail.actions.types import Click
 from guiderail.envs.browser import Browser
 from guiderail.envs.types import Env
 from guiderail.params import Env as EnvParams
-from guiderail.pool.client import PoolClient
+from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.local import env_pool
 from guiderail.tasks.types import TaskSpec
 
@@ -62,7 +62,7 @@ def percentile(times: list[float], q: float) -> float:
 
 def line(name: str, times: list[float]) -> None:
     """One row of the table."""
-    print(f"{name:44s} p50 {percentile(times, 0.5):7.2f} ms   p99 {percentile(times, 0.99):7.2f} ms")
+    print(f"{name:46s} p50 {percentile(times, 0.5):7.2f} ms   p99 {percentile(times, 0.99):7.2f} ms")
 
 
 class Cpu:
@@ -115,8 +115,6 @@ async def overhead(url: str, token: str, steps: int) -> tuple[list[float], list[
     """Steps of an environment that does nothing: our client, then httpx."""
     async with PoolClient(url, token) as client:
         lease = await client.allocate("bench")
-        from guiderail.pool.client import RemoteEnv
-
         env = RemoteEnv(client, lease)
         await drive(env, 20)
         ours = await drive(env, steps)
@@ -136,26 +134,25 @@ def main() -> None:
     p = argparse.ArgumentParser(description="Cost of the env pool against the bare environment.")
     p.add_argument("--steps", type=int, default=300)
     p.add_argument("--slots", type=int, default=8)
+    p.add_argument("--overhead", action="store_true", help="only the environment that does nothing (no browser)")
     a = p.parse_args()
     with env_pool(EnvParams(slots=1), provider="noop") as (url, token):
         ours, theirs = asyncio.run(overhead(url, token, a.steps))
-    bare_one, bare_many = asyncio.run(bare(a.steps, a.slots))
-    with env_pool(EnvParams(slots=a.slots)) as (url, token):
-        pool_one, pool_many = asyncio.run(pooled(url, token, a.steps, a.slots))
     print(f"load average {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores")
     line("pool overhead (environment that does nothing)", ours)
     line("the same with httpx", theirs)
+    if a.overhead:
+        return
+    bare_one, bare_many = asyncio.run(bare(a.steps, a.slots))
+    with env_pool(EnvParams(slots=a.slots)) as (url, token):
+        pool_one, pool_many = asyncio.run(pooled(url, token, a.steps, a.slots))
     line("one screen, bare", bare_one)
     line("one screen, through the pool", pool_one)
-    print(
-        f"{a.slots} screens, bare                 {bare_many[0]:7.1f} steps/s wall   {bare_many[1]:7.1f} steps per CPU second"
-    )
-    print(
-        f"{a.slots} screens, through the pool     {pool_many[0]:7.1f} steps/s wall   {pool_many[1]:7.1f} steps per CPU second"
-    )
-    print(
-        f"ratio pool / bare: {pool_many[1] / bare_many[1]:.2f} by CPU, {pool_many[0] / bare_many[0]:.2f} by wall clock"
-    )
+    for name, (wall, cpu) in (("bare", bare_many), ("through the pool", pool_many)):
+        label = f"{a.slots} screens, {name}"
+        print(f"{label:46s} {wall:7.1f} steps/s by wall clock, {cpu:7.1f} steps per CPU second")
+    by_cpu, by_wall = pool_many[1] / bare_many[1], pool_many[0] / bare_many[0]
+    print(f"ratio pool / bare: {by_cpu:.2f} by CPU, {by_wall:.2f} by wall clock")
 
 
 if __name__ == "__main__":
