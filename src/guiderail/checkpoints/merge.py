@@ -1,0 +1,111 @@
+"""Merge: an adapter folded into its parent, or start and end of a lineage interpolated, as one Hugging Face folder.
+
+Guarantees: parents are verified by digest before anything is written; tensors that no training touched are bit for
+bit the parent's; processor and tokenizer come along; the result's manifest lists its lineage. Peak memory is one
+shard and its changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from guiderail.checkpoints import manifest as m
+from guiderail.checkpoints.weights import adapter_deltas, rewrite, shards, tensor_names
+
+Change = dict[str, Callable[[Tensor], Tensor]]
+
+
+class MergeError(ValueError):
+    """Checkpoints cannot be merged. The message says which, why and what to do."""
+
+
+def source(checkpoint: Path) -> tuple[Path, Change]:
+    """(Hugging Face folder, changes to its tensors) that together are the checkpoint's full weights. Verifies both."""
+    if not (checkpoint / m.FILE).is_file() and not (checkpoint / "adapter_config.json").is_file():
+        return checkpoint, {}  # a plain base model
+    found = m.verify_files(checkpoint)
+    if found.kind != "lora":
+        return checkpoint, {}
+    return m.check_link(found.parent, "parent", checkpoint), adapter_deltas(checkpoint)
+
+
+def fold(checkpoint: Path, out: Path) -> None:
+    """Write the checkpoint's full weights to `out`: W + (alpha / r) B A for an adapter, a copy otherwise. No
+    manifest."""
+    parent, change = source(checkpoint)
+    rewrite(parent, out, change)
+
+
+def merge_lora(end: Path, out: Path, recipe: str = "", seed: int = 0) -> m.Manifest:
+    """Fold `end` into `out` and write its manifest (kind "merged"). Raises ManifestError, WeightsError."""
+    fold(end, out)
+    return _describe(end, out, recipe, seed, {"method": "lora"})
+
+
+def merge_linear(end: Path, out: Path, weight: float, recipe: str = "", seed: int = 0) -> m.Manifest:
+    """(1 - weight) * start + weight * end, tensor by tensor in float32 or better, start being what `end` was trained
+    from.
+
+    Wortsman et al. 2022 (WiSE-FT, arXiv 2109.01903), section 3. Tensors equal in both are copied. weight in [0, 1].
+    Raises MergeError when start and end are not one lineage or differ in their tensors.
+    """
+    found = m.verify_files(end)
+    start = m.check_link(found.start, "start", end)
+    if m.weights_digest(start) not in found.ancestors:
+        raise MergeError(f"{end}: {start} is not an ancestor; only checkpoints of one lineage can be interpolated")
+    (start_at, start_change), (end_at, end_change) = source(start), source(end)
+    names = tensor_names(end_at)
+    if names != tensor_names(start_at):
+        raise MergeError(
+            f"{start} and {end} do not hold the same tensors: {sorted(names ^ tensor_names(start_at))[:5]}"
+        )
+    where: dict[str, Path] = {}
+    for file in shards(start_at):
+        with safe_open(file, framework="pt") as f:
+            where |= dict.fromkeys(f.keys(), file)
+
+    def between(name: str) -> Callable[[Tensor], Tensor]:
+        def apply(tensor: Tensor) -> Tensor:
+            with safe_open(where[name], framework="pt") as f:
+                first = f.get_tensor(name)
+            first = start_change[name](first) if name in start_change else first
+            last = end_change[name](tensor) if name in end_change else tensor
+            return interpolate(first, last, weight)
+
+        return apply
+
+    rewrite(end_at, out, {name: between(name) for name in names})
+    return _describe(end, out, recipe, seed, {"method": "linear", "weight": weight})
+
+
+def interpolate(first: Tensor, last: Tensor, weight: float) -> Tensor:
+    """(1 - weight) * first + weight * last in float32 or better; equal tensors come back as they are."""
+    if torch.equal(first, last):
+        return last
+    wide = torch.promote_types(first.dtype, torch.float32)
+    return (1.0 - weight) * first.to(wide) + weight * last.to(wide)
+
+
+def _describe(end: Path, out: Path, recipe: str, seed: int, method: dict[str, str | float]) -> m.Manifest:
+    """Manifest of a merged folder: its parent is the checkpoint merged."""
+    ancestors, trained_on = m.lineage(end)
+    link = m.Link.to(end)
+    return m.write(
+        out,
+        m.Manifest(
+            kind="merged",
+            stage="merge",
+            parent=link,
+            start=link,
+            ancestors=ancestors,
+            recipe=recipe,
+            seed=seed,
+            trained_on=trained_on,
+            method=dict(method),
+        ),
+    )

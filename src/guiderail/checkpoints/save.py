@@ -1,0 +1,121 @@
+"""Publish directories atomically and keep resumable training state.
+
+Guarantees: a state folder that exists under its final name is whole (written beside, fsynced, renamed) and hashed;
+the newest one is found after kill -9; what is restored is bit for bit what was saved. Tensors are safetensors, the
+rest is JSON: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+_STATE = re.compile(r"state-(\d{8})")
+
+
+class StateError(RuntimeError):
+    """A saved state is damaged or belongs to another run."""
+
+
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush every file below `folder`, and the directories, to disk."""
+    for path in [*(x for x in sorted(folder.rglob("*"))), folder]:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def publish(final: Path, write: Callable[[Path], None]) -> Path:
+    """Call `write(folder beside final)`, fsync, rename to `final`. A killed writer leaves only a `.tmp` folder that
+    the next one removes.
+
+    Raises FileExistsError when `final` exists: a published folder is never changed.
+    """
+    if final.exists():
+        raise FileExistsError(f"{final} exists; published folders are not overwritten")
+    beside = final.with_name(final.name + ".tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    write(beside)
+    fsync_tree(beside)
+    beside.rename(final)
+    fd = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return final
+
+
+@dataclass(frozen=True)
+class State:
+    """A resumable state: `step` units of work are done; tensors by part ("weights", "optimizer", ...) and name; meta
+    is JSON."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    meta: dict[str, Any]
+
+
+def save_state(folder: Path, state: State, keep: int = 2) -> Path:
+    """Publish `folder/state-<step>` and remove all but the newest `keep`. Adds the CPU generator's state as part
+    "rng"."""
+    final = folder / f"state-{state.step:08d}"
+    parts = {**state.tensors, "rng": {"cpu": torch.get_rng_state()}}
+
+    def write(beside: Path) -> None:
+        for name, tensors in parts.items():
+            # clone: a view or a tied tensor would share storage, which safetensors refuses
+            save_file(
+                {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, beside / f"{name}.safetensors"
+            )
+        files = {f"{name}.safetensors": sha256_file(beside / f"{name}.safetensors") for name in parts}
+        (beside / "state.json").write_text(
+            json.dumps({"step": state.step, "files": files, "meta": state.meta}, indent=1)
+        )
+
+    if final.exists():  # same step again, e.g. a stop right after a save
+        return final
+    publish(final, write)
+    for old in _states(folder)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def _states(folder: Path) -> list[Path]:
+    """State folders, oldest first."""
+    return sorted(x for x in folder.glob("state-*") if _STATE.fullmatch(x.name))
+
+
+def load_state(folder: Path) -> State | None:
+    """The newest state, or None when there is none. Restores the CPU generator. Raises StateError on a damaged one."""
+    found = _states(folder)
+    if not found:
+        return None
+    newest = found[-1]
+    head = json.loads((newest / "state.json").read_text())
+    for name, digest in head["files"].items():
+        if not (newest / name).is_file() or sha256_file(newest / name) != digest:
+            raise StateError(f"{newest / name}: damaged (sha256 is not the recorded one); delete {newest} and resume")
+    tensors = {Path(name).stem: load_file(newest / name) for name in head["files"]}
+    torch.set_rng_state(tensors.pop("rng")["cpu"])
+    return State(int(head["step"]), tensors, head["meta"])

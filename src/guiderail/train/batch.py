@@ -1,0 +1,89 @@
+"""From finished episodes to training rows with advantages, and how rows are cut into mini-batches and micro-batches.
+
+Guarantees: an episode without a measured outcome takes no part in any baseline; rows of zero advantage are dropped
+before batching; an episode's rows stay in one mini-batch; orders come from seeds. Does not look at pixels or weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from guiderail.algorithms.grpo import FloatArray, GroupAdvantages, group_advantages
+from guiderail.params import Rl
+from guiderail.rollout.types import ChunkRow, Episode
+from guiderail.train.seeds import shuffled
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to train on. Entry i of each list belongs to row i; `episode[i]` indexes the episodes the batch was made
+    from.
+
+    advantage: float64 [rows], none of them 0. rewards: float64 of all episodes, nan where not measured.
+    """
+
+    rows: list[ChunkRow]
+    names: list[str]
+    advantage: FloatArray
+    episode: list[int]
+    rewards: FloatArray
+    groups: GroupAdvantages
+
+    def tokens(self, index: Sequence[int]) -> Tensor:
+        """Number of sampled tokens of the rows `index`, int64 [len(index)]."""
+        return torch.tensor([len(self.rows[i].logprobs) for i in index], dtype=torch.int64)
+
+    def behaviour(self, index: Sequence[int]) -> Tensor:
+        """Behaviour log-probs of the rows `index`, concatenated, float32 [tokens]."""
+        return torch.from_numpy(np.concatenate([self.rows[i].logprobs for i in index]).astype(np.float32))
+
+
+def rewards_of(episodes: Sequence[Episode], failure: float) -> FloatArray:
+    """1 for success, `failure` for failure, nan for infrastructure and judge errors; float64 [episodes]."""
+    value = {"success": 1.0, "failure": failure}
+    return np.array([value.get(e.outcome.kind, np.nan) for e in episodes], dtype=np.float64)
+
+
+def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
+    """Advantages of all episodes (see `algorithms.grpo`), and the rows of those that are not 0."""
+    rewards = rewards_of(episodes, rl.reward_failure)
+    found = group_advantages(rewards, [e.group for e in episodes], ~np.isnan(rewards), scale=rl.scale, ddof=rl.ddof)
+    kept = [(i, k) for i, e in enumerate(episodes) if found.values[i] != 0.0 for k in range(len(e.rows))]
+    return Batch(
+        rows=[episodes[i].rows[k] for i, k in kept],
+        names=[f"{episodes[i].id} chunk {k}" for i, k in kept],
+        advantage=np.array([found.values[i] for i, _ in kept], dtype=np.float64),
+        episode=[i for i, _ in kept],
+        rewards=rewards,
+        groups=found,
+    )
+
+
+def minibatches(episode_of_row: Sequence[int], size: int, *seed: str | int) -> list[list[int]]:
+    """Row indices in mini-batches of about `size` rows: episodes in seeded order, never split, a batch closed once it
+    has `size` rows.
+
+    A last batch smaller than half of `size` joins the one before it, so that no step is taken on a handful of rows.
+    """
+    of: dict[int, list[int]] = {}
+    for row, episode in enumerate(episode_of_row):
+        of.setdefault(episode, []).append(row)
+    batches: list[list[int]] = []
+    for episode in shuffled(sorted(of), *seed):
+        if not batches or len(batches[-1]) >= size:
+            batches.append([])
+        batches[-1] += of[episode]
+    if len(batches) > 1 and 2 * len(batches[-1]) < size:
+        batches[-2] += batches.pop()
+    return batches
+
+
+def microbatches(rows: Sequence[ChunkRow], index: Sequence[int], size: int) -> list[list[int]]:
+    """`index` sorted by length (less padding) and cut into pieces of at most `size`."""
+    order = sorted(index, key=lambda i: (len(rows[i].ids), i))
+    return [order[k : k + size] for k in range(0, len(order), size)]

@@ -1,0 +1,97 @@
+"""Numbers of an RL iteration and of a whole run, from its episodes.
+
+Guarantees: success and reward are means over measured episodes only; what was not measured is counted beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from guiderail.rollout.types import Episode
+from guiderail.train.batch import Batch
+
+
+def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -> dict[str, float]:
+    """Curves of one iteration's rollouts; `seconds` is the wall time of collecting them.
+
+    success, reward_mean, reward_std: over measured episodes. groups_dropped: groups without signal (flat or too few
+    measured). parse_failures: share of steps that no codec could read. infra_errors: attempts without a measured
+    outcome; coverage: share of the episodes asked for that were measured in the end. success/<template>: per
+    template.
+    """
+    measured = [e for e in episodes if e.outcome.reward is not None]
+    steps = [s for e in episodes for s in e.steps]
+    rewards = batch.rewards[~np.isnan(batch.rewards)]
+    groups = batch.groups
+    found = {
+        "success": _mean([e.outcome.kind == "success" for e in measured]),
+        "reward_mean": _mean(rewards),
+        "reward_std": float(np.std(rewards)) if len(rewards) else float("nan"),
+        "advantage_spread": groups.spread,
+        "groups": float(groups.groups),
+        "groups_dropped": float(groups.groups_small + groups.groups_flat),
+        "groups_flat": float(groups.groups_flat),
+        "rows_kept": float(len(batch.rows)),
+        "parse_failures": _mean([bool(s.parse_error) for s in steps]),
+        "infra_errors": float(len(episodes) - len(measured)),
+        "coverage": len(measured) / max(1, len({(e.group, e.sibling) for e in episodes})),
+        "episode_steps": _mean([len(e.steps) for e in measured]),
+        "env_steps": float(len(steps)),
+        "env_steps_per_s": len(steps) / max(seconds, 1e-9),
+        "tokens": float(sum(len(s.completion.ids) for s in steps)),
+        "tokens_per_s": sum(len(s.completion.ids) for s in steps) / max(seconds, 1e-9),
+        "truncated": _mean([s.completion.finish_reason == "length" for s in steps]),
+        "collect_s": seconds,
+    }
+    for template in sorted({e.task.template for e in measured}):
+        found[f"success/{template}"] = _mean(
+            [e.outcome.kind == "success" for e in measured if e.task.template == template]
+        )
+    return found
+
+
+def _mean(values: Any) -> float:
+    """Mean, nan for nothing."""
+    found = np.asarray(list(values), dtype=np.float64)
+    return float(found.mean()) if len(found) else float("nan")
+
+
+@dataclass
+class Totals:
+    """What a run has used so far; part of the resumable state. `trained_on`: ids of the tasks of finished
+    iterations."""
+
+    iterations: int = 0
+    episodes: int = 0
+    env_steps: int = 0
+    tokens: int = 0
+    infra_errors: int = 0
+    optimizer_steps: int = 0
+    collect_s: float = 0.0
+    train_s: float = 0.0
+    first_success: float = float("nan")
+    last_success: float = float("nan")
+    trained_on: list[str] = field(default_factory=list)
+
+    def add(self, metrics: dict[str, float], episodes: Sequence[Episode]) -> None:
+        """Count one finished iteration."""
+        self.iterations += 1
+        self.episodes += len(episodes)
+        self.env_steps += int(metrics["env_steps"])
+        self.tokens += int(metrics["tokens"])
+        self.infra_errors += int(metrics["infra_errors"])
+        self.optimizer_steps += int(metrics["optimizer_steps"])
+        self.collect_s += metrics["collect_s"]
+        self.train_s += metrics["train_s"]
+        self.last_success = metrics["success"]
+        if self.iterations == 1:
+            self.first_success = metrics["success"]
+        self.trained_on += sorted({e.task.id for e in episodes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)

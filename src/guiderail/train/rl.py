@@ -1,0 +1,224 @@
+"""GRPO: collect with the current policy, compare siblings, step, again.
+
+Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
+the gates before the first update, refused otherwise); the KL reference is a frozen copy of the starting weights;
+given the same rollouts a killed and resumed run ends with the same bits on CPU. Left out: a critic, returns per step,
+off-policy replay, several processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from guiderail.algorithms.kl import kl_estimate
+from guiderail.algorithms.losses import clipped_policy_loss, entropy_loss, token_weights
+from guiderail.checkpoints.save import State, load_state, save_state
+from guiderail.models.features import Frames
+from guiderail.models.policy import Policy
+from guiderail.params import Rl
+from guiderail.rollout.types import Episode
+from guiderail.tasks.types import TaskSpec
+from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
+from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
+from guiderail.train.metrics import Totals, rollout_metrics
+from guiderail.train.optim import Learner, learning_rate
+from guiderail.train.stop import Stop, Stopped
+
+
+class Log(Protocol):
+    """Where curves go (`guiderail.tracking.Tracker`)."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """One row."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """Forget rows at or after `step`."""
+        ...
+
+
+class Rollouts(Protocol):
+    """Where episodes come from."""
+
+    def tasks(self, iteration: int) -> list[TaskSpec]:
+        """Fresh tasks of an iteration; a pure function of it."""
+        ...
+
+    def collect(self, tasks: list[TaskSpec], iteration: int) -> tuple[list[Episode], Frames]:
+        """Episodes of `rl.group_size` siblings per task, sampled from the current weights, and the frames they saw."""
+        ...
+
+
+def train(
+    policy: Policy,
+    learner: Learner,
+    rollouts: Rollouts,
+    rl: Rl,
+    *,
+    seed: int,
+    work: Path,
+    log: Log,
+    reference: Policy | None = None,
+    on_start: Callable[[int], None] = lambda done: None,
+    on_iteration: Callable[[int, dict[str, float]], None] = lambda i, m: None,
+) -> Totals:
+    """Train for `rl.iterations`, resuming from `work` when it holds a state. Returns what the whole run used and
+    reached.
+
+    reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. Raises GateError,
+    FloatingPointError, Stopped.
+    """
+    if (reference is None) != (rl.kl_coef == 0.0):
+        raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
+    state = load_state(work)
+    totals = Totals(**state.meta) if state else Totals()
+    if state:
+        learner.load(state.tensors["weights"], state.tensors["optimizer"])
+    log.rewind(totals.iterations)
+    on_start(totals.iterations)
+
+    def save() -> None:
+        parts = {"weights": learner.weights(), "optimizer": learner.state()}
+        save_state(work, State(totals.iterations, parts, totals.to_json()))
+
+    with Stop() as stop:
+        try:
+            for iteration in range(totals.iterations, rl.iterations):
+                started = time.perf_counter()
+                with stop.interruptible():
+                    episodes, frames = rollouts.collect(rollouts.tasks(iteration), iteration)
+                collected = time.perf_counter()
+
+                batch = make_batch(episodes, rl)
+                check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
+                scored = score(policy, batch, frames, rl, reference)
+                lr = learning_rate(iteration, rl.iterations, rl)
+                steps = [
+                    update(policy, learner, batch, index, scored, frames, rl, lr)
+                    for epoch in range(rl.epochs)
+                    for index in minibatches(batch.episode, rl.batch, "rl", seed, iteration, epoch)
+                ]
+
+                metrics = rollout_metrics(episodes, batch, collected - started)
+                metrics |= scored.metrics() | mean(steps) | {"lr": lr, "optimizer_steps": float(len(steps))}
+                metrics |= {"train_s": time.perf_counter() - collected}
+                totals.add(metrics, episodes)
+                log.log(metrics, iteration)
+                on_iteration(iteration, metrics)
+                if totals.iterations % rl.save_every == 0 or totals.iterations == rl.iterations:
+                    save()
+                stop.check()
+        except Stopped:
+            save()  # the weights are those of the last finished iteration: a signal never lands inside an update
+            raise
+    return totals
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-probs before the first update, per row of a batch: `reference[i]` float32 [tokens of row i] (empty list
+    without a reference)."""
+
+    gap: LogprobGap
+    entropy: float
+    kl: float
+    reference: list[Tensor] = field(default_factory=list)
+
+    def metrics(self) -> dict[str, float]:
+        """Curves: kl is absent without a reference."""
+        found = {"logprob_gap_max": self.gap.max, "logprob_gap_mean": self.gap.mean, "entropy": self.entropy}
+        return found | ({"kl": self.kl} if self.reference else {})
+
+
+@torch.no_grad()
+def score(policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Policy | None) -> Scored:
+    """Score all rows with the weights that sampled them; refuse rows that score otherwise than they were sampled
+    (GateError)."""
+    logp: dict[int, Tensor] = {}
+    entropy: dict[int, Tensor] = {}
+    refs: dict[int, Tensor] = {}
+    for part in microbatches(batch.rows, range(len(batch.rows)), rl.micro_batch):
+        rows, sizes = [batch.rows[i] for i in part], batch.tokens(part).tolist()
+        out = policy.logprobs(rows, frames, temperature=None, entropy=True)
+        logp |= dict(zip(part, torch.split(out.logp.cpu(), sizes), strict=True))
+        entropy |= dict(zip(part, torch.split(out.entropy.cpu(), sizes), strict=True))
+        if reference is not None:
+            ref = reference.logprobs(rows, frames, temperature=None).logp.cpu()
+            refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
+    order = range(len(batch.rows))
+    if not batch.rows:
+        return Scored(LogprobGap(0.0, 0.0), 0.0, 0.0)
+    train = torch.cat([logp[i] for i in order])
+    owner = torch.repeat_interleave(torch.arange(len(batch.rows)), batch.tokens(order))
+    gap = check_logprobs(train, batch.behaviour(order), owner, batch.names, rl.logprob_tolerance)
+    flat = torch.cat([refs[i] for i in order]) if refs else train
+    return Scored(
+        gap=gap,
+        entropy=float(torch.cat([entropy[i] for i in order]).mean()),
+        kl=float(kl_estimate(train, flat).mean()),
+        reference=[refs[i] for i in order] if refs else [],
+    )
+
+
+def update(
+    policy: Policy,
+    learner: Learner,
+    batch: Batch,
+    index: Sequence[int],
+    scored: Scored,
+    frames: Frames,
+    rl: Rl,
+    lr: float,
+) -> dict[str, float]:
+    """One optimiser step on the rows `index`, gradients accumulated over micro-batches. Returns loss, clip fraction,
+    gradient norm."""
+    parts = microbatches(batch.rows, index, rl.micro_batch)
+    order = [i for part in parts for i in part]
+    owner = torch.repeat_interleave(torch.arange(len(order)), batch.tokens(order))
+    weights = token_weights(rl.aggregation, owner, torch.tensor([batch.episode[i] for i in order]))
+    total, clips, at = 0.0, 0.0, 0
+    for part in parts:
+        wants_entropy = rl.entropy_coef > 0
+        out = policy.logprobs([batch.rows[i] for i in part], frames, temperature=None, grad=True, entropy=wants_entropy)
+        advantage = torch.from_numpy(batch.advantage[part]).float().to(out.logp.device)[out.row_index]
+        token, clipped = clipped_policy_loss(
+            out.logp, batch.behaviour(part).to(out.logp.device), advantage, rl.clip_low, rl.clip_high
+        )
+        if scored.reference:
+            anchor = torch.cat([scored.reference[i] for i in part]).to(out.logp.device)
+            token = token + rl.kl_coef * kl_estimate(out.logp, anchor)
+        if wants_entropy:
+            token = token + entropy_loss(out.entropy, rl.entropy_coef)
+        here = weights[at : at + len(token)].to(token.device)
+        at += len(token)
+        loss = (token * here).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+        clips += float((clipped * here).sum())
+    return {"loss": total, "clip_fraction": clips, "grad_norm": learner.step(lr)}
+
+
+def mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Mean of each key over the optimiser steps of an iteration; empty without steps."""
+    found = list(rows)
+    return {k: sum(r[k] for r in found) / len(found) for k in (found[0] if found else {})}
+
+
+def feature_counter(policy: Policy, frames: Frames) -> Callable[[str], int]:
+    """Frame digest -> number of vision features the trainer has for it."""
+    counts: dict[str, int] = {}
+
+    def count(sha: str) -> int:
+        if sha not in counts:
+            with torch.no_grad():
+                counts[sha] = policy.features.get([sha], frames)[0].cells
+        return counts[sha]
+
+    return count
