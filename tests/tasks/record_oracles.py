@@ -1,4 +1,4 @@
-"""Record what pages look like along their expert's way, for tests without a browser: writes oracles.json beside this file.
+"""Record what pages look like along their expert's way, for tests without a browser (into oracles.json beside this).
 
 Run `python tests/tasks/record_oracles.py` again when a page, the oracle's format or a template changes.
 """

@@ -19,7 +19,8 @@ def fact(tag, x=0.0, y=0.3, w=0.2, h=0.05, text="", id="", classes=(), **attrs):
     words = text.split()
     width = w / max(1, len(words))
     return {
-        "tag": tag, "id": id, "classes": list(classes), "text": text, "attrs": {k.replace("_", "-"): v for k, v in attrs.items()},
+        "tag": tag, "id": id, "classes": list(classes), "text": text,
+        "attrs": {k.replace("_", "-"): v for k, v in attrs.items()},
         "x": x, "y": y, "w": w, "h": h,
         "words": [{"text": t, "x": x + i * width, "y": y, "w": width, "h": h} for i, t in enumerate(words)],
     }  # fmt: skip
@@ -160,7 +161,8 @@ def test_a_popup_is_cancelled_and_the_field_clicked_again():
     popup = [*form, fact("button", 0.5, 0.4, 0.3, 0.08, "Cancel", id="popup-cancel")]
     said = 'Enter the username "vina" and the password "US" into the text fields and press login.'
     assert thoughts("login-user-popup", said, form, popup, form, form, form, form, form) == [
-        "click textbox 1", 'click "Cancel"', "click textbox 1", 'type "vina"', "click textbox 2", 'type "US"', 'click "OK"',
+        "click textbox 1", 'click "Cancel"', "click textbox 1", 'type "vina"',
+        "click textbox 2", 'type "US"', 'click "OK"',
     ]  # fmt: skip
 
 
