@@ -1,7 +1,7 @@
 """MiniWoB++ pages in a headless Chromium: one browser, many pages, one screen each.
 
-Guarantees: the browser, its processes and its files are gone after `close`, and also after this process was killed; pages
-have a context and a process each, so one that crashes or hangs is one env lost (see `miniwob`).
+Guarantees: the browser, its processes and its files are gone after `close`, and also after this process was killed;
+pages have a context and a process each, so one that crashes or hangs is one env lost (see `miniwob`).
 Launching goes through our own guard and pipe (`launch`, `cdp`), not through Playwright: a pipe needs no port, and the
 guard outlives a killed parent. A plain Chrome (no headless shell) works too, slower: it cannot draw on command.
 """

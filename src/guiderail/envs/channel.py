@@ -1,6 +1,6 @@
 """What all pages of one browser share: the connection, the settings, and the right to draw.
 
-Guarantees: frames are drawn one at a time (two pages drawing at once crash the browser), also when the caller of `frame`
+Guarantees: frames are drawn one at a time (two pages drawing at once crash the browser), also when a caller of `frame`
 is cancelled half way; refused commands and time-outs become InfraError.
 """
 

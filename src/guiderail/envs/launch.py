@@ -61,6 +61,7 @@ FLAGS = (
     "--disable-features=Translate,OptimizationHints,MediaRouter,DialMediaRouteProvider,PaintHolding,LazyFrameLoading,"
     "AutofillServerCommunication,CertificateTransparencyComponentUpdater",
     "--disable-lcd-text",
+    "--disable-partial-raster",
     "--font-render-hinting=full",
     "--force-color-profile=srgb",
     "--force-device-scale-factor=1",
