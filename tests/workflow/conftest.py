@@ -1,4 +1,6 @@
-"""A project like ours with dummy stages: the real dvc.yaml, Snakefile, rules and package, run for real by both engines."""
+"""A project like ours with dummy stages: the real dvc.yaml, Snakefile, rules and package, run for real by both
+engines.
+"""
 
 import os
 import re
@@ -22,7 +24,9 @@ class Project:
     def __init__(self, path: Path, log: Path) -> None:
         self.path, self.log = path, log
         self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "GUIDERAIL_", "MLFLOW_", "SNAKEMAKE_"))},
+            **{
+                k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "GUIDERAIL_", "MLFLOW_", "SNAKEMAKE_"))
+            },
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{path / 'src'}{os.pathsep}{ROOT / 'tests/workflow'}",
             "GUIDERAIL_STAGES_MODULE": "dummy_stages",
@@ -34,7 +38,13 @@ class Project:
 
     def run(self, *argv: str, check: bool = True, **env: str) -> str:
         done = subprocess.run(
-            argv, cwd=self.path, env=self.env | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+            argv,
+            cwd=self.path,
+            env=self.env | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
         )
         if check:
             assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}"
@@ -85,7 +95,9 @@ class Project:
     def popen(self, *argv: str, **env: str) -> subprocess.Popen[bytes]:
         """Start in the background, in a session of its own."""
         null = subprocess.DEVNULL
-        return subprocess.Popen(argv, cwd=self.path, env=self.env | env, stdout=null, stderr=null, start_new_session=True)
+        return subprocess.Popen(
+            argv, cwd=self.path, env=self.env | env, stdout=null, stderr=null, start_new_session=True
+        )
 
 
 def make_project(path: Path, log: Path, git: bool = True) -> Project:

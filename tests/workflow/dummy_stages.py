@@ -1,7 +1,7 @@
 """Stand-ins for the stages: pure functions of their parameters and inputs, a few milliseconds each.
 
-Like the real ones they differ from run to run in provenance.json only. RUNLOG gets a line per execution, DUMMY_FAIL names an address
-that fails, DUMMY_SLEEP (seconds) makes each stage last.
+Like the real ones they differ from run to run in provenance.json only. RUNLOG gets a line per execution, DUMMY_FAIL
+names an address that fails, DUMMY_SLEEP (seconds) makes each stage last.
 """
 
 import hashlib
@@ -51,13 +51,17 @@ def sft(ctx, seed):
 def rl(ctx, recipe, seed):
     _begin(ctx)
     i = tree_digest(paths.sft(seed) / "checkpoint")
-    _write(ctx.out / "checkpoint", "model.json", {"p": _dump(ctx.params.rl_for(recipe)), "r": recipe, "seed": seed, "i": i})
+    _write(
+        ctx.out / "checkpoint", "model.json", {"p": _dump(ctx.params.rl_for(recipe)), "r": recipe, "seed": seed, "i": i}
+    )
     ctx.tracker.log({"success": 0.5}, 0)
 
 
 def merge(ctx, recipe, seed):
     _begin(ctx)
-    _write(ctx.out, "model.json", {"p": _dump(ctx.params.merge), "i": tree_digest(paths.rl(recipe, seed) / "checkpoint")})
+    _write(
+        ctx.out, "model.json", {"p": _dump(ctx.params.merge), "i": tree_digest(paths.rl(recipe, seed) / "checkpoint")}
+    )
 
 
 def evaluate(ctx, recipe, seed, benchmark):
