@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guiderail.actions import types as a
@@ -70,6 +70,7 @@ def test_bad_actions_are_named(data: object, said: str) -> None:
     assert said in str(e.value)
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.none() | st.booleans() | number | text, lambda x: st.lists(x) | st.dictionaries(text, x)))
 def test_any_json_is_an_action_or_a_value_error(data: object) -> None:
     with pytest.raises(ValueError):

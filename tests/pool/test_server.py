@@ -18,8 +18,9 @@ import pytest
 from guiderail.actions.types import Click, Finish, Type
 from guiderail.envs.types import InfraError
 from guiderail.params import Env
-from guiderail.pool.client import NoSlotError, PoolClient, PoolRequestError
+from guiderail.pool.client import NoSlotError, PoolClient, PoolRequestError, RemoteEnv
 from guiderail.pool.local import env_pool
+from guiderail.pool.work import map_pool
 from guiderail.services import ServiceError
 from guiderail.tasks.types import TaskSpec
 
@@ -282,8 +283,6 @@ def test_drain_on_sigterm_ends_waiters_and_running_calls() -> None:
         async with PoolClient(url, token) as client:
             env_lease = await client.allocate("t")
             waiting = asyncio.create_task(client.allocate("late", 30))
-            from guiderail.pool.client import RemoteEnv
-
             env = RemoteEnv(client, env_lease)
             await env.reset(TASK)
             slow = asyncio.create_task(env.step(Type("!slow")))
@@ -311,3 +310,44 @@ def test_drain_on_sigterm_ends_waiters_and_running_calls() -> None:
         start = time.monotonic()
         asyncio.run(main(url, token, pids[0]))
         assert time.monotonic() - start < 10
+
+
+def test_map_pool_keeps_order_and_starts_failed_jobs_again(pool: tuple[str, str]) -> None:
+    async def test(client: PoolClient) -> None:
+        tries: dict[int, int] = {}
+
+        async def job(env: RemoteEnv, n: int) -> tuple[int, float]:
+            tries[n] = tries.get(n, 0) + 1
+            await env.reset(TASK)
+            await env.step(CLICK)
+            if n in (2, 5) and tries[n] == 1:
+                await env.step(Type("!crash"))
+            return n, await env.evaluate()
+
+        seen: list[int] = []
+        jobs = list(range(8))
+        got = await map_pool(
+            client, jobs, job, workers=5, retries=1, holder="map", done=lambda r: seen.append(r[0])
+        )  # five workers, two slots
+        assert got == [(n, 1.0) for n in jobs] and sorted(seen) == jobs
+        assert tries == {n: 2 if n in (2, 5) else 1 for n in jobs}
+
+        async def bad(env: RemoteEnv, n: int) -> None:
+            await env.reset(TASK)
+            await env.step(Type("!crash"))
+
+        with pytest.raises(InfraError, match="the page crashed"):
+            await map_pool(client, [1], bad, workers=1, retries=2, holder="map")
+        assert client.leases == {}
+
+    with_client(pool, test)
+
+
+def test_port_taken_by_another_server_is_not_ours(pool: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from guiderail import services
+
+    ports = iter([int(pool[0].rsplit(":", 1)[1]), services.free_port()])
+    monkeypatch.setattr(services, "free_port", lambda: next(ports))
+    with env_pool(Env(slots=1), provider="noop") as (url, token):
+        assert url != pool[0]
+        assert post((url, token), "/v1/status", {}, method="GET")[0] == 200

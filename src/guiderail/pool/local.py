@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from guiderail.params import Env
 from guiderail.pool.wire import TOKEN_ENV
-from guiderail.services import ServiceError, service
+from guiderail.services import ServiceError, service, tail
 
 
 @contextmanager
@@ -38,5 +39,28 @@ def env_pool(
     cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
     cmd += ["--browser", env.browser] if env.browser else []
     ready = "http://127.0.0.1:{port}/healthz"
-    with service(cmd, "env-pool", ready_url=ready, timeout=90.0, env={TOKEN_ENV: token}, log=log) as s:
-        yield s.url, token
+    for last in (False, False, True):
+        with ExitStack() as stack:
+            try:
+                s = stack.enter_context(
+                    service(cmd, "env-pool", ready_url=ready, timeout=90.0, env={TOKEN_ENV: token}, log=log)
+                )
+            except ServiceError as e:
+                if last or "address already in use" not in str(e):
+                    raise
+                continue
+            if _is_ours(s.url, token):
+                yield s.url, token
+                return
+            if last:
+                raise ServiceError(f"what answers at {s.url} is not our env pool; end of its log:\n{tail(s.log)}")
+
+
+def _is_ours(url: str, token: str) -> bool:
+    """Whether the server at `url` knows our token (else another one took the port before ours did)."""
+    request = urllib.request.Request(f"{url}/v1/status", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10.0) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False

@@ -260,7 +260,12 @@ class Pool:
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self.background.add(task)
-        task.add_done_callback(self.background.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work of the pool failed", exc_info=task.exception())
 
     def status(self) -> dict[str, object]:
         """Counts for people and monitors; no secrets."""

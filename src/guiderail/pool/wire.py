@@ -79,7 +79,7 @@ def decode_result(body: bytes, verify: bool = True) -> StepResult:
         head = orjson.loads(body[4 : 4 + size])
         png = body[4 + size :]
         seen = Observation(head["frame"], head["width"], head["height"], head["instruction"], head["step"], png)
-        result = StepResult(seen, head["done"], head["raw_reward"], head["info"])
+        result = StepResult(seen, bool(head["done"]), float(head["raw_reward"]), head["info"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as e:
         raise ValueError(f"result header is not what a pool sends: {e}") from None
     if len(png) != head["png"] or (verify and png and hashlib.sha256(png).hexdigest() != seen.frame):

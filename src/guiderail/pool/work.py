@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from guiderail.envs.types import InfraError
-from guiderail.pool.client import PoolClient, RemoteEnv
+from guiderail.pool.client import NoSlotError, PoolClient, RemoteEnv
 
 log = logging.getLogger("guiderail.pool.work")
 J = TypeVar("J")
 R = TypeVar("R")
+WAIT_S = 60.0
 
 
 async def map_pool(
@@ -33,29 +34,39 @@ async def map_pool(
     """[await do(env, job) for job in jobs], `workers` at a time; `done` is called as results come."""
     queue = list(enumerate(jobs))[::-1]
     results: dict[int, R] = {}
+    failures = [0] * len(jobs)
+    screens = 0  # held by all workers
 
     async def worker(number: int) -> None:
-        env: RemoteEnv | None = None
-        try:
-            while queue:
-                index, job = queue.pop()
-                for attempt in range(retries + 1):
-                    try:
-                        if env is None:
-                            env = RemoteEnv(client, await client.allocate(f"{holder}-{number}", 120.0))
-                        results[index] = await do(env, job)
-                        break
-                    except InfraError as e:
-                        log.warning("%s: %s (%s), attempt %d of %d", job, e, e.cause, attempt + 1, retries + 1)
-                        if attempt == retries:
-                            raise
-                        if env is not None:
-                            await env.close()
-                            env = None
-                done(results[index])
-        finally:
-            if env is not None:
+        nonlocal screens
+        while queue:
+            try:
+                env = RemoteEnv(client, await client.allocate(f"{holder}-{number}", WAIT_S))
+            except NoSlotError:
+                if screens == 0:
+                    raise
+                continue  # the pool is smaller than we are many; the others get on
+            screens += 1
+            try:
+                await run_jobs(env)
+            finally:
+                screens -= 1
                 await env.close()
+
+    async def run_jobs(env: RemoteEnv) -> None:
+        """Jobs until none is left or the screen fails; a failed job goes back to the queue."""
+        while queue:
+            index, job = queue.pop()
+            try:
+                results[index] = await do(env, job)
+            except InfraError as e:
+                failures[index] += 1
+                log.warning("%s: %s (%s), attempt %d of %d", job, e, e.cause, failures[index], retries + 1)
+                if failures[index] > retries:
+                    raise
+                queue.append((index, job))
+                return
+            done(results[index])
 
     tasks = [asyncio.create_task(worker(n)) for n in range(min(workers, len(jobs)))]
     try:
