@@ -61,9 +61,20 @@ def test_a_page_the_expert_misses_or_that_pays_idlers_fails(page):
     assert not out["ok"] and out["failed"] == [t.id for t in specs(2)]
 
 
-def test_a_hidden_target_is_declined_and_nothing_but_that_is_no_pass():
+def test_an_expert_that_always_declines_fails():
     out = asyncio.run(selftest(Page(shows=False), specs(2)))
-    assert (out["ok"], out["failed"], out["declined"]) == (False, [], [t.id for t in specs(2)])
+    assert (out["ok"], out["expert"]) == (False, 0.0)
+    assert out["failed"] == out["declined"] == [t.id for t in specs(2)]
+
+
+def test_an_instance_with_a_hidden_target_is_replaced():
+    class Scattered(Page):
+        async def reset(self, task):
+            self.shows = task.seed != 0
+            return await super().reset(task)
+
+    out = asyncio.run(selftest(Scattered(), specs(2)))
+    assert (out["ok"], out["expert"], out["failed"], out["declined"]) == (True, 1.0, [], [specs(1)[0].id])
 
 
 def test_a_penalty_that_ends_the_episode_while_waiting_is_no_success():

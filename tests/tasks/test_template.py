@@ -21,6 +21,19 @@ def test_a_repeated_placeholder_reads_the_same_text():
     assert t.read('Enter the password "a1" into both text fields and press submit.') == {"text": "a1"}
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "facts"),
+    [
+        ("click-tab", "Please click on Tab #3.", {"number": "3"}),
+        ("click-tab", "Your task: Click on Tab #3.", {"number": "3"}),
+        ("click-shape", "I want you to click on a large red digit", {"what": "large red digit"}),
+        ("click-shape", "Click on a small item Thank you.", {"what": "small item"}),
+    ],
+)
+def test_a_courtesy_around_the_pages_own_words_is_passed_over(name, said, facts):
+    assert TEMPLATES[name].read(said) == facts
+
+
 def test_reword_by_name():
     assert reword("click-tab", "Click on Tab #3.", 1) == "Open Tab #3."
     assert reword("click-tab", "Click on Tab #3.", 0) == "Click on Tab #3."

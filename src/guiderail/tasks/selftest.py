@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from guiderail.actions.types import Action, Click, Wait
@@ -15,6 +16,9 @@ from guiderail.tasks.experts.scene import GRID, snap
 from guiderail.tasks.splits import derive
 from guiderail.tasks.suites import get_suite
 from guiderail.tasks.types import TaskSpec
+
+SPARES = 3
+"""Instances tried in place of one whose target is hidden."""
 
 
 class Seen(Protocol):
@@ -109,33 +113,36 @@ def random_clicks(task: TaskSpec) -> list[Action]:
 async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -> dict[str, Any]:
     """Check one template on `tasks`, all of this template.
 
-    Returns {"template", "instances", "expert" (success rate where it did not decline), "noop", "random" (success
-    rates), "steps" (mean expert length), "instruction" and "thoughts" (of the first instance), "declined" (task ids the
-    expert saw no move for), "failed" (task ids it missed, or that doing nothing solved), "ok"}. ok means that nothing
-    failed and the expert solved at least one. Raises ValueError when `tasks` is empty or mixed.
+    An instance whose expert declines (see `run_expert`) is replaced for the expert's check by up to SPARES others.
+    Returns {"template", "instances", "expert", "noop", "random" (success rates), "steps" (mean expert length),
+    "instruction" and "thoughts" (of the first instance), "declined" (ids that were replaced), "failed" (ids the expert
+    missed or declined for good, or that doing nothing solved), "ok" (nothing failed)}.
+    Raises ValueError when `tasks` is empty or mixed.
     """
     if len({t.template for t in tasks}) != 1:
         raise ValueError(f"selftest takes instances of one template, got {sorted({t.template for t in tasks})}")
     runs = [await run_expert(env, t, grid) for t in tasks]
+    declined = [t.id for t, run in zip(tasks, runs, strict=True) if run["declined"]]
+    for i, task in enumerate(tasks):
+        for k in range(SPARES):
+            if runs[i]["declined"]:
+                runs[i] = await run_expert(env, replace(task, seed=derive("spare", task.id, k)), grid)
     idle = [await run_actions(env, t, [Wait(1.0)] * t.max_steps) for t in tasks]
     chance = [await run_actions(env, t, random_clicks(t)) for t in tasks]
-    tried = [run for run in runs if not run["declined"]]
-    solved = sum(run["success"] for run in tried)
-    failed = [
-        t.id for t, run, noop in zip(tasks, runs, idle, strict=True) if noop or not (run["success"] or run["declined"])
-    ]
+    failed = [t.id for t, run, noop in zip(tasks, runs, idle, strict=True) if noop or not run["success"]]
+    n = len(tasks)
     return {
         "template": tasks[0].template,
-        "instances": len(tasks),
-        "expert": solved / len(tried) if tried else 0.0,
-        "noop": sum(idle) / len(tasks),
-        "random": sum(chance) / len(tasks),
-        "steps": sum(len(run["actions"]) for run in tried) / len(tried) if tried else 0.0,
+        "instances": n,
+        "expert": sum(run["success"] for run in runs) / n,
+        "noop": sum(idle) / n,
+        "random": sum(chance) / n,
+        "steps": sum(len(run["actions"]) for run in runs) / n,
         "instruction": runs[0]["instruction"],
         "thoughts": runs[0]["thoughts"],
-        "declined": [t.id for t, run in zip(tasks, runs, strict=True) if run["declined"]],
+        "declined": declined,
         "failed": failed,
-        "ok": not failed and solved > 0,
+        "ok": not failed,
     }
 
 

@@ -37,9 +37,15 @@ class Template:
     heldout: bool = False
 
     def read(self, instruction: str) -> dict[str, str]:
-        """Facts of `instruction`, which may be in any of the wordings. Raises ValueError when it is in none."""
-        for wording in self.wordings:
-            match = re.fullmatch(_pattern(wording), instruction, re.DOTALL)
+        """Facts of `instruction`, in any of the wordings, or in the page's own with a courtesy around it.
+
+        Raises ValueError when it is none of these.
+        """
+        own = self.wordings[0]
+        courteous = f"(?:.* )?[{own[0]}{own[0].lower()}]{_pattern(own[1:])}"
+        said = instruction.removesuffix(" Thank you.")
+        for pattern in (*map(_pattern, self.wordings), courteous):
+            match = re.fullmatch(pattern, said, re.DOTALL)
             if match:
                 return match.groupdict()
         raise ValueError(f"{self.name}: instruction {instruction!r} fits none of the wordings {self.wordings}")
