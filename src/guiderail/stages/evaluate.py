@@ -1,0 +1,140 @@
+"""evaluate: base, SFT and RL checkpoints on train, fresh and held-out tasks.
+
+Reads results/provision/tasks.json, model.path, results/sft/seedS/checkpoint and results/merge/R/seedS/model. Writes
+episodes.parquet (one row per planned episode, columns in `bench.records`), metrics.json, and frames/ of the episodes
+that become film strips. Refuses tasks that a checkpoint was trained on, before anything is played. Base and SFT do not
+depend on the recipe: their episodes are remembered in .work/eval-cache and shared by all recipes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from guiderail.bench import evaluate as bench
+from guiderail.bench.metrics import metrics
+from guiderail.models.frames import FrameStore
+from guiderail.models.loading import load_policy
+from guiderail.models.prompts import PromptBuilder
+from guiderail.params import ParamError
+from guiderail.pool.local import env_pool
+from guiderail.rollout.collector import collect
+from guiderail.rollout.engines.hf import HfEngine
+from guiderail.rollout.types import Episode
+from guiderail.stages import paths
+from guiderail.stages.context import Progress, StageContext
+from guiderail.tasks import splits
+
+CACHE = paths.WORK / "eval-cache"
+
+
+def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
+    """Evaluate the checkpoints of one recipe and seed on one benchmark."""
+    p = ctx.params.evaluate
+    if ctx.engine_url:
+        raise ParamError("--engine-url: evaluate runs the built-in engine; leave the option out")
+    manifest = splits.load_manifest(paths.tasks_json())
+    jobs = bench.plan(manifest, benchmark, p)
+    places = {
+        "base": bench.Subject("base", Path(ctx.params.model.path)),
+        "sft": bench.Subject("sft", paths.sft(seed) / "checkpoint", int(seed)),
+        "rl": bench.Subject("rl", paths.merge(recipe, seed), int(seed)),
+    }
+    subjects = [places[name] for name in places if name in p.checkpoints]
+    for subject in subjects:
+        bench.check_subject(manifest, subject.folder)
+    results: dict[str, bench.Result] = {}
+    with ctx.progress(len(jobs) * len(subjects), "episodes") as bar:
+        for subject in subjects:
+            player = Player(ctx, subject, jobs, bar)
+            results[subject.name] = bench.measure(subject, player.identity(manifest), CACHE, p.film_strips, player.play)
+            if results[subject.name].remembered:
+                bar.update(len(jobs))
+    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+
+
+class Player:
+    """Plays all jobs with one checkpoint."""
+
+    def __init__(self, ctx: StageContext, subject: bench.Subject, jobs: list[bench.Job], bar: Progress) -> None:
+        self.ctx, self.subject, self.jobs, self.bar = ctx, subject, jobs, bar
+
+    def identity(self, manifest: splits.Manifest) -> dict[str, object]:
+        """Everything that can change a result."""
+        params = self.ctx.params
+        return {
+            "checkpoint": bench.checkpoint_digest(self.subject.folder),
+            "tasks": [[task.to_json(), number] for task, number in self.jobs],
+            "split_hash": manifest["hash"],
+            "prompt": params.prompt.model_dump(mode="json"),
+            "temperature": params.evaluate.temperature,
+            "seed": self.subject.seed if params.evaluate.temperature > 0 else 0,
+            "dtype": params.model.dtype,
+            "step_ms": params.env.step_ms,
+            "code": bench.code_digest(),
+        }
+
+    def play(self, folder: Path) -> tuple[list[Episode], float]:
+        """Play every job; frames go to `folder`. Returns all attempts and the seconds they took."""
+        params, started, shown = self.ctx.params, time.perf_counter(), 0
+        policy = load_policy(self.subject.folder, params.model)
+        frames = FrameStore(folder)
+        builder = PromptBuilder(policy.tokenizer, params.prompt, policy.image_tokens)
+
+        def progress(done: int, total: int) -> None:
+            nonlocal shown
+            self.bar.update(done - shown, checkpoint=self.subject.name)
+            shown = done
+
+        with env_pool(params.env, self.ctx.env_pool_url) as (url, token):
+            episodes, _ = collect(
+                HfEngine(policy, frames),
+                (url, token),
+                self.jobs,
+                builder,
+                frames=frames,
+                temperature=params.evaluate.temperature,
+                run_seed=self.subject.seed,
+                policy_version=0,
+                max_infra_retries=params.env.max_infra_retries,
+                slots=params.env.slots,
+                progress=progress,
+            )
+        return episodes, time.perf_counter() - started
+
+
+def write(ctx: StageContext, results: dict[str, bench.Result], head: dict[str, object]) -> None:
+    """Write the outputs and log the main figures."""
+    rows = pd.concat([r.rows for r in results.values()], ignore_index=True)
+    rows.to_parquet(ctx.out / "episodes.parquet", index=False)
+    (ctx.out / "frames").mkdir()
+    for result in results.values():
+        for frame in result.frames.glob("*.png"):
+            shutil.copyfile(frame, ctx.out / "frames" / frame.name)
+    played = [r for r in results.values() if not r.remembered]
+    found = {
+        **head,
+        **metrics(results, ctx.params.evaluate),
+        "strips": [list(s) for r in results.values() for s in r.strips],
+        "env_steps": sum(r.env_steps for r in played),
+        "tokens": sum(r.tokens for r in played),
+    }
+    (ctx.out / "metrics.json").write_text(json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    means = {
+        f"success.{name}.{split}": m["success"]["mean"]
+        for name, c in found["checkpoints"].items()
+        for split, m in c["splits"].items()
+    }
+    means |= {
+        f"gain.{step}.{split}".replace("->", "-"): g["mean"]
+        for step, x in found["gains"].items()
+        for split, g in x.items()
+    }
+    ctx.tracker.log({k: float(v) for k, v in means.items() if v is not None}, 0)
+    ctx.say(
+        ", ".join(f"{k[8:]} {100 * v:.1f} %" for k, v in means.items() if k.startswith("success.") and v is not None)
+    )
