@@ -79,7 +79,8 @@ def minibatches(episode_of_row: Sequence[int], size: int, *seed: str | int) -> l
             batches.append([])
         batches[-1] += of[episode]
     if len(batches) > 1 and 2 * len(batches[-1]) < size:
-        batches[-2] += batches.pop()
+        tail = batches.pop()
+        batches[-1] += tail
     return batches
 
 
