@@ -226,3 +226,11 @@ def test_drain_tells_who_waits() -> None:
             await pool.allocate("c", 30, 1, "")
 
     run(test)
+
+
+def test_browsers_for() -> None:
+    from guiderail.pool.providers import browsers_for
+
+    assert [browsers_for(s, c) for s, c in ((1, 2), (8, 2), (9, 2), (16, 2), (64, 2), (64, 96), (16, 1))] == [
+        1, 1, 2, 2, 2, 8, 1,
+    ]  # fmt: skip

@@ -233,6 +233,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--provider", choices=NAMES, default="local_browser")
     p.add_argument("--slots", type=int, default=16, help="environments kept ready")
     p.add_argument("--browser", default="", help="path of a Chromium; empty = find one")
+    p.add_argument(
+        "--browsers", type=int, default=0, help="browser processes; 0 = one for 8 slots, at most one per core"
+    )
     p.add_argument("--step-ms", type=int, default=300, help="virtual milliseconds a page lives after an action")
     p.add_argument("--call-timeout", type=float, default=20.0, help="seconds until a call counts as hung")
     p.add_argument("--ttl", type=float, default=60.0, help="seconds a lease lives without a sign of its holder")
@@ -247,7 +250,14 @@ def main(argv: list[str] | None = None) -> int:
     if len(token) < 16:
         print(f"error: set {a.token_env} to a secret of at least 16 characters; clients send it back", file=sys.stderr)
         return 2
-    provider = make_provider(a.provider, browser=a.browser, step_ms=a.step_ms, call_timeout_s=a.call_timeout)
+    provider = make_provider(
+        a.provider,
+        slots=a.slots,
+        browser=a.browser,
+        browsers=a.browsers,
+        step_ms=a.step_ms,
+        call_timeout_s=a.call_timeout,
+    )
     pool = Pool(provider, a.slots, a.call_timeout, a.ttl)
     config = uvicorn.Config(
         build_app(pool, token),

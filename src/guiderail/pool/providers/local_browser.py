@@ -18,7 +18,7 @@ OWN_LIMIT = 0.9  # a page gives up a little before the pool does, since it can s
 
 
 class LocalBrowserProvider:
-    """Pages of `browsers` Chromium processes. One is fastest when the client computes on the same cores."""
+    """Pages of `browsers` Chromium processes; the pages of one browser draw in turn."""
 
     def __init__(self, path: str = "", *, step_ms: int = 300, call_timeout_s: float = 20.0, browsers: int = 1) -> None:
         if browsers < 1:
