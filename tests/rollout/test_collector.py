@@ -106,11 +106,9 @@ def test_outcomes(world, play, texts, verdict, kind, cause, reward, steps):
     (e,), stats, _ = play(groups(1, 1), script={"task 0": texts}, chunk=3, max_infra_retries=0)
     assert (e.outcome.kind, e.outcome.cause, e.outcome.reward, len(e.steps)) == (kind, cause, reward, steps)
     assert stats.errors == ({cause: 1} if reward is None else {})
-    assert (
-        (e.steps[0].parse_error != "")
-        == (cause == "parse_failure")
-        == (e.outcome.detail == e.steps[0].parse_error != "")
-    )
+    assert (e.steps[0].parse_error != "") == (cause == "parse_failure")
+    if cause == "parse_failure":
+        assert e.outcome.detail == e.steps[0].parse_error
     assert sum(len(r.spans) for r in e.rows) == steps
 
 
@@ -178,10 +176,8 @@ def test_batches_depend_on_tasks_not_on_timing(world, play):
         ids.append([e.id for e in episodes])
     assert seen[0] == seen[1] == seen[2] and ids[0] == ids[1] == ids[2]
     assert sorted(len(b) for b in seen[0])[-1] == 3
-    assert all(
-        s == derive_seed("step", 3, 7, e.task.id, e.sibling, 0, 0)
-        for e, s in [(episodes[0], episodes[0].steps[0].sampling.seed)]
-    )
+    first = episodes[0]
+    assert first.steps[0].sampling.seed == derive_seed("step", 3, 7, first.task.id, first.sibling, 0, 0)
 
 
 def test_screens_work_while_the_engine_generates(processor, world, play):

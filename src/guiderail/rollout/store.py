@@ -60,10 +60,9 @@ def write_episodes(folder: str | Path, episodes: Sequence[Episode], part: int | 
 
     Raises ValueError on an episode id that occurs twice.
     """
-    if len({e.id for e in episodes}) != len(episodes):
-        raise ValueError(
-            f"{folder}: {len(episodes)} episodes with {len({e.id for e in episodes})} ids; ids must differ"
-        )
+    ids = {e.id for e in episodes}
+    if len(ids) != len(episodes):
+        raise ValueError(f"{folder}: {len(episodes)} episodes with {len(ids)} different ids; give each its own")
     tables = {
         "episodes": [_episode_record(e) for e in episodes],
         "steps": [_step_record(e, s) for e in episodes for s in e.steps],
