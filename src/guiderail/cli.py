@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         words = ", ".join(known)
         wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message), None)
         if wrong:
-            near = difflib.get_close_matches(wrong, known, n=2, cutoff=0.5)
+            near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
             message = f"no command {wrong!r}. " + (
                 f"Did you mean {' or '.join(near)}?" if near else f"There are: {words}."
             )

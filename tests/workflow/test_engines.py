@@ -25,7 +25,7 @@ def small(project: Project) -> Project:
 
 
 def test_parity(project):
-    """Same addresses, inputs, outputs: what Snakemake plans (it is asked) against what DVC has indexed (it is asked)."""
+    """Same addresses, inputs, outputs: what Snakemake plans against what DVC has indexed (both are asked)."""
     script = """
 import json
 from dvc.repo import Repo

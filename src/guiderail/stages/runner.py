@@ -31,7 +31,7 @@ from guiderail.params import ParamError, Params, load
 from guiderail.stages import checks
 from guiderail.stages.context import StageContext
 from guiderail.stages.meter import Meter
-from guiderail.stages.paths import WORK
+from guiderail.stages.paths import WORK, tasks_json
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
 
@@ -220,8 +220,8 @@ def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
     tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
     tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
     tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
-    manifest = Path("results/provision/tasks.json")
-    if manifest.exists():
+    manifest = tasks_json()
+    if job.stage not in ("provision", "pretrain") and manifest.exists():
         head = json.loads(manifest.read_text())
         tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
     return tags
