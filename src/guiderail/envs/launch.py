@@ -130,6 +130,11 @@ class Running:
     scratch: Path
     begin_frame: bool
 
+    def __post_init__(self) -> None:
+        # A browser without its guard must not live on: it ends when its pipe closes.
+        self._watch = asyncio.ensure_future(self.guard.wait())
+        self._watch.add_done_callback(lambda _: self.connection.close())
+
     async def stop(self) -> None:
         """Close the connection, have the guard kill the rest, wait until it has. Idempotent."""
         self.connection.close()

@@ -28,7 +28,9 @@ WORDINGS: tuple[Callable[[str], str], ...] = (
 )
 
 # Pages that keep timers or fields over episodes: loaded anew for each, so that a seed always gives the same episode.
-RELOAD = frozenset({"chase-circle"})
+RELOAD = frozenset(
+    {"book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium"}
+)
 
 
 def reword(utterance: str, wording: int) -> str:
