@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help setup test e2e run smoke ui lint
+.PHONY: help setup test e2e run smoke ui lint figure
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,3 +34,6 @@ lint: setup  ## what CI also looks at
 	mypy
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+
+figure:  ## docs/rulegraph.svg again (needs graphviz); edges that follow from others are left out
+	snakemake --rulegraph | tred | dot -Tsvg -Grankdir=LR > docs/rulegraph.svg

@@ -1,0 +1,130 @@
+"""The real chain on the smoke preset, from nothing to the report, under Snakemake; DVC and MLflow then agree with it.
+
+Minutes. Needs a Chromium and assets/tiny-vlm. `pytest -m e2e`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+STAGES = [
+    "provision",
+    "demos",
+    "sft/seed0",
+    "rl/grpo/seed0",
+    "merge/grpo/seed0/model",
+    "evaluate/grpo/seed0/miniwob",
+    "report",
+]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(1800)]
+
+
+def sh(cwd, *argv, check=True, timeout=1500):
+    drop = ("DVC_", "GUIDERAIL_STAGES", "MLFLOW_", "PYTHONPATH")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+    env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONPATH": str(cwd / "src"), "GIT_CONFIG_GLOBAL": os.devnull}
+    done = subprocess.run(
+        argv, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
+    )
+    if check:
+        assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """A clone of the working tree in which the smoke chain has run."""
+    path = tmp_path_factory.mktemp("chain") / "guiderail"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, files.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, path / name)
+    (path / "dvc.lock").unlink(missing_ok=True)
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    for argv in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "start"]):
+        sh(path, "git", *argv)
+    sh(path, "guiderail", "preset", "smoke", "--force")
+    start = time.monotonic()
+    sh(path, "snakemake", "--cores", "2")
+    print(f"smoke chain: {time.monotonic() - start:.0f} s")
+    return path
+
+
+def test_every_stage_left_its_output_and_where_it_came_from(chain):
+    for folder in STAGES:
+        record = json.loads((chain / "results" / folder / "provenance.json").read_text())
+        assert record["stage"] == folder.split("/")[0]
+        assert record["git"]["commit"]
+        assert record["cost"]["seconds"] > 0
+    assert (chain / "results/sft/seed0/checkpoint").is_dir()
+    assert not (chain / ".work").exists()
+
+
+def test_summary_has_the_promised_figures(chain):
+    summary = json.loads((chain / "results/report/summary.json").read_text())
+    for checkpoint in ("base", "sft", "rl"):
+        for split in ("train", "fresh", "heldout"):
+            cell = summary["success"]["grpo"][checkpoint][split]
+            assert cell["n"] > 0
+            assert 0 <= cell["lo"] <= cell["mean"] <= cell["hi"] <= 1
+    for split in ("train", "fresh", "heldout"):
+        gain = summary["gain"]["grpo"][split]
+        rl, sft = (summary["success"]["grpo"][c][split]["mean"] for c in ("rl", "sft"))
+        assert gain["mean"] == pytest.approx(rl - sft, abs=1e-9)
+
+
+def test_summary_agrees_with_the_episodes(chain):
+    """Success counted by hand from the episode table."""
+    episodes = pd.read_parquet(chain / "results/evaluate/grpo/seed0/miniwob/episodes.parquet")
+    summary = json.loads((chain / "results/report/summary.json").read_text())
+    measured = episodes[episodes["outcome"].isin(["success", "failure"])]
+    for (checkpoint, split), part in measured.groupby(["checkpoint", "split"]):
+        cell = summary["success"]["grpo"][checkpoint][split]
+        assert cell["n"] == len(part)
+        assert cell["mean"] == pytest.approx((part["outcome"] == "success").mean(), abs=1e-9)
+
+
+def test_both_engines_have_nothing_to_do(chain):
+    start = time.monotonic()
+    assert "Nothing to be done" in sh(chain, "snakemake", "-n")
+    print(f"snakemake -n: {time.monotonic() - start:.1f} s")
+    assert "up to date" in sh(chain, "dvc", "status")
+    assert "up to date" in sh(chain, "dvc", "repro")
+
+
+def test_report_parameter_redoes_the_report_only(chain):
+    path = chain / "params.yaml"
+    path.write_text(path.read_text().replace("title: guiderail report", "title: another title"))
+    before = {s: (chain / "results" / s / "provenance.json").stat().st_mtime_ns for s in STAGES}
+    sh(chain, "dvc", "repro")
+    after = {s: (chain / "results" / s / "provenance.json").stat().st_mtime_ns for s in STAGES}
+    assert [s for s in STAGES if before[s] != after[s]] == ["report"]
+    assert "another title" in (chain / "results/report/report.md").read_text()
+    assert "Nothing to be done" in sh(chain, "snakemake", "-n")
+
+
+def test_tracking_has_one_run_per_stage_and_the_model(chain, monkeypatch):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{chain}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("guiderail").experiment_id])
+    done = {r.data.tags["stage"]: r for r in runs if r.info.status == "FINISHED"}
+    assert set(done) == {s.split("/")[0] for s in STAGES}
+    assert client.get_metric_history(done["rl"].info.run_id, "success")
+    assert (
+        done["rl"].data.tags["split_hash"] == json.loads((chain / "results/provision/tasks.json").read_text())["hash"]
+    )
+    assert client.search_registered_models()
