@@ -25,12 +25,16 @@ REFUSED = [
     ({"prompt": {"codec": "x"}}, "params.yaml: prompt.codec = 'x': must be one of 'guiderail' or 'qwen3vl'."),
     (
         {"prompt": {"thought": 1}},
-        'params.yaml: prompt.thought = 1: must be true or false. Ask for and train the "Action: ..." line before the call.',
+        "params.yaml: prompt.thought = 1: must be true or false. "
+        'Ask for and train the "Action: ..." line before the call.',
     ),
     ({"sweep": {"seed": 0}}, "params.yaml: sweep.seed = 0: must be a list. Training seeds."),
     ({"sweep": {"seed": [0, 0]}}, "params.yaml: sweep.seed = [0, 0]: 0 stands in it 2 times; name it once."),
     ({"sweep": {"seed": [-1]}}, "params.yaml: sweep.seed = [-1]: seeds must be 0 or more."),
-    ({"sweep": {"recipe": ["grop"]}}, "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo?"),
+    (
+        {"sweep": {"recipe": ["grop"]}},
+        "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo?",
+    ),
     ({"recipes": {"grpo": {"clip_low": -1}}}, "params.yaml: recipes.grpo.clip_low = -1: must be at least 0."),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
 ]

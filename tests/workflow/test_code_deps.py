@@ -10,7 +10,14 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 # Plumbing: how stages are started, stored and watched, not what they compute (params.py: its values are tracked).
-PLUMBING = {"guiderail", "guiderail.params", "guiderail.services", "guiderail.service_guard", "guiderail.tracking"}
+PLUMBING = {
+    "guiderail",
+    "guiderail.params",
+    "guiderail.param_errors",
+    "guiderail.services",
+    "guiderail.service_guard",
+    "guiderail.tracking",
+}
 PLUMBING |= {"guiderail.provenance", "guiderail.stages"} | {
     f"guiderail.stages.{m}" for m in ("context", "paths", "meter")
 }

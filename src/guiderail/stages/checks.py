@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from guiderail.params import ParamError, Params, nearest
+from guiderail.param_errors import nearest
+from guiderail.params import ParamError, Params
 from guiderail.workflow.spec import Job, Spec
 
 USES_MODEL = {"sft", "rl", "merge", "evaluate"}

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from guiderail.params import ParamError, Params, load, nearest, parse
+from guiderail.param_errors import nearest
+from guiderail.params import ParamError, Params, load, parse
 
 PRESETS = Path("workflow/presets")
 WIDTH = 60
