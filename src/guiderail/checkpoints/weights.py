@@ -76,6 +76,7 @@ def rewrite(parent: Path, out: Path, change: Mapping[str, Callable[[Tensor], Ten
                 raise WeightsError(f"{key}: shape {tuple(new.shape)} does not fit the parent's {tuple(old.shape)}")
             tensors[key] = new
         save_file(tensors, out / name, metadata=metadata or {"format": "pt"})
+        (out / name).chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def save_full(parent: Path, out: Path, trained: Mapping[str, Tensor]) -> None:
@@ -101,6 +102,7 @@ def save_adapter(out: Path, trained: Mapping[str, Tensor], lora: Lora, parent: P
         f"{_PREFIX}{n.removesuffix(suffix)}.weight": t.detach().cpu().contiguous().clone() for n, t in trained.items()
     }
     save_file(tensors, out / ADAPTER_FILE, metadata={"format": "pt"})
+    (out / ADAPTER_FILE).chmod(0o644)
     targets = sorted({n.rsplit(".lora_", 1)[0] for n in trained})
     config = LoraConfig(
         r=lora.r,

@@ -1,0 +1,49 @@
+"""Demonstrations on disk become rows whose spans hold exactly what the expert wrote."""
+
+import json
+
+from worlds import PROCESSOR, NumberedFrames, make_policy
+
+from guiderail.models.frames import FrameStore
+from guiderail.params import Prompt
+from guiderail.tasks.types import TaskSpec
+from guiderail.train.demos import load_demos
+
+
+def write(folder, episodes):
+    paint, store = NumberedFrames(), FrameStore(folder / "frames")
+    lines = []
+    for k, steps in enumerate(episodes):
+        found = []
+        for i, (action, thought) in enumerate(steps):
+            sha = store.put(paint.png[paint.paint(10 * k + i)])
+            found.append({"frame": sha, "action": action, "thought": thought})
+        task = TaskSpec("toy", "t", k).to_json()
+        lines.append(json.dumps({"task": task, "instruction": f"do {k}", "steps": found, "reward": 1.0}))
+    (folder / "demos.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def spans(row):
+    return [PROCESSOR.tokenizer.decode(row.ids[s:e]) for s, e in row.spans]
+
+
+def test_rows_names_and_spans(tmp_path):
+    from guiderail.actions.types import Click, Type
+    from guiderail.actions.wire import action_to_json
+
+    click, typed = action_to_json(Click(0.475, 0.25)), action_to_json(Type("Ann"))
+    write(tmp_path, [[(click, 'click "OK"')], [(click, "click the textbox"), (typed, 'type "Ann"')]])
+    policy = make_policy()
+    found = load_demos(tmp_path, policy, Prompt(chunk_steps=3))
+    assert found.tasks == ["toy/t/0/0", "toy/t/1/0"]
+    assert found.names == ["demo toy/t/0/0 chunk 0", "demo toy/t/1/0 chunk 0"]
+    assert spans(found.rows[0]) == ['Action: click "OK"\nCLICK(x=0.475, y=0.250)<|im_end|>']
+    assert spans(found.rows[1])[1] == 'Action: type "Ann"\nTYPE(text="Ann")<|im_end|>'
+    assert "do 1" in PROCESSOR.tokenizer.decode(found.rows[1].ids)
+    bare = load_demos(tmp_path, policy, Prompt(chunk_steps=1, thought=False), limit=2)
+    assert [spans(r) for r in bare.rows] == [
+        ["CLICK(x=0.475, y=0.250)<|im_end|>"],
+        ["CLICK(x=0.475, y=0.250)<|im_end|>"],
+        ['TYPE(text="Ann")<|im_end|>'],
+    ]
+    assert len(load_demos(tmp_path, policy, Prompt(), limit=1).rows) == 1
