@@ -139,3 +139,15 @@ def test_expiry_to_the_second() -> None:
     with pytest.raises(LeaseEnded, match="expired after 10 s"):
         table.get(lease.id, lease.token, 120.0)
     assert table.idle() == [0]
+
+
+def test_a_running_call_pins_its_lease() -> None:
+    table = LeaseTable(1)
+    table.up(0)
+    lease = table.grant(0, "h", 1.0, now=0.0)
+    table.begin(lease)
+    assert table.expire(1000.0) == []
+    assert table.get(lease.id, lease.token, 1000.0) is lease
+    table.finish(lease, 1000.0)
+    assert table.expire(1000.9) == []
+    assert table.expire(1001.0) == [lease]
