@@ -152,7 +152,7 @@ class Running:
 
 def arguments(browser: Chromium, profile: Path, sandbox: bool) -> list[str]:
     """The command line."""
-    args = [browser.path, *FLAGS, f"--user-data-dir={profile}", "--window-size=160,210"]
+    args = [browser.path, *FLAGS, f"--user-data-dir={profile}", "--window-size=160,224"]
     args += ["--headless", *BEGIN_FRAME_FLAGS] if browser.headless_shell else ["--headless=new"]
     if not sandbox:
         args.append("--no-sandbox")

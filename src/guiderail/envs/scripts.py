@@ -6,7 +6,7 @@ popups) and draws the list of a <select> inside the page instead; STATE and ORAC
 
 from __future__ import annotations
 
-WIDTH, HEIGHT = 160, 210
+WIDTH, HEIGHT = 160, 224
 
 # Runs in every new document, before the page's own scripts. The START cover and the reward display are no part of the
 # task: without them the last frame shows the page as the agent left it, and the page is as wide as the screen.

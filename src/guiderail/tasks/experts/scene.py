@@ -12,7 +12,7 @@ from typing import Any
 from guiderail.actions.types import Action, Click, Drag, Move, Scroll
 
 GRID = 0.025
-"""Grid of demonstrated points (4 x 5.25 pixels on a 160 x 210 screen)."""
+"""Grid of demonstrated points (4 x 5.6 pixels on a 160 x 224 screen)."""
 
 
 @dataclass(frozen=True)
