@@ -51,8 +51,8 @@ def test_the_seed_alone_decides_the_frame() -> None:
         seen.append((await env.reset(task("click-button", 3))).observation)  # again in place
         await env.reset(task("enter-text", 1))
         seen.append((await env.reset(task("click-button", 3))).observation)  # again after a load
-        assert {(o.width, o.height) for o in seen} == {(160, 210)}
-        assert Image.open(io.BytesIO(seen[0].png)).size == (160, 210)
+        assert {(o.width, o.height) for o in seen} == {(160, 224)}
+        assert Image.open(io.BytesIO(seen[0].png)).size == (160, 224)
         return [o.frame for o in seen]
 
     first, again = with_env(frames), with_env(frames)
