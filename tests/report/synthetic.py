@@ -52,10 +52,12 @@ def _episode(rng: np.random.Generator, ckpt: str, split: str, domain: str, templ
     steps = 1 if domain == "click" else int(rng.integers(2, 4))
     shas = []
     for _ in range(steps + 1):
+        if frames is None:
+            shas.append(hashlib.sha256(rng.bytes(8)).hexdigest())
+            continue
         png = page(rng, words)
         shas.append(hashlib.sha256(png).hexdigest())
-        if frames is not None:
-            (frames / f"{shas[-1]}.png").write_bytes(png)
+        (frames / f"{shas[-1]}.png").write_bytes(png)
     kind = "infra_error" if infra else "success" if win else "failure"
     cause = (
         "crash"

@@ -52,6 +52,8 @@ RC: Any = {
     "legend.fontsize": 9.5,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.constrained_layout.h_pad": 0.1,
     "lines.linewidth": 2.0,
     "lines.solid_capstyle": "round",
     "svg.hashsalt": "guiderail",
@@ -93,6 +95,6 @@ def draw(path: Path, make: Callable[[], Figure]) -> list[Path]:
     svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
     with matplotlib.rc_context(RC):
         fig = make()
-        fig.savefig(svg, metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.12)
-        fig.savefig(png, dpi=DPI, metadata={"Software": None}, bbox_inches="tight", pad_inches=0.12)
+        fig.savefig(svg, metadata={"Date": None, "Creator": None})
+        fig.savefig(png, dpi=DPI, metadata={"Software": None})
     return [svg, png]
