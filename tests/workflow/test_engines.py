@@ -11,6 +11,8 @@ import pytest
 from conftest import Project, jobs_of, kill_session, make_project
 from guiderail.workflow.spec import Spec
 
+pytestmark = pytest.mark.timeout(3000)
+
 FROM_RL = ["evaluate@grpo-0-miniwob", "evaluate@grpo_kl-0-miniwob", "merge@grpo-0", "merge@grpo_kl-0", "report"]
 FROM_RL += ["rl@grpo-0", "rl@grpo_kl-0"]
 ALL = sorted([*FROM_RL, "provision", "demos", "sft@0"])
