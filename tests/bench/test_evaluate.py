@@ -68,7 +68,7 @@ def checkpoint(folder: Path, trained: TrainedOn) -> Path:
 def test_train_instances_are_allowed(manifest: splits.Manifest, tmp_path: Path) -> None:
     ids = tuple(t.id for t in splits.tasks(manifest, "train"))
     trained = TrainedOn(suite="miniwob", templates=("click-test",), instances=ids)
-    assert check_subject(manifest, checkpoint(tmp_path / "c", trained)).instances == tuple(sorted(ids))
+    assert set(check_subject(manifest, checkpoint(tmp_path / "c", trained)).instances) == set(ids)
 
 
 @pytest.mark.parametrize("split", ["fresh", "heldout"])
@@ -88,7 +88,7 @@ def test_trained_heldout_template_is_refused(manifest: splits.Manifest, tmp_path
 def test_a_flipped_byte_is_refused_and_a_foreign_model_is_not(manifest: splits.Manifest, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", TrainedOn())
     (folder / "model.safetensors").write_bytes(b"weighta")
-    with pytest.raises(manifests.ManifestError, match="changed model.safetensors"):
+    with pytest.raises(manifests.ManifestError, match=r"changed.*model\.safetensors"):
         check_subject(manifest, folder)
     (folder / manifests.FILE).unlink()
     assert check_subject(manifest, folder) == TrainedOn()

@@ -28,7 +28,7 @@ RL_PANELS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("Groups without spread", ("groups_dropped",), False),
     ("Clipped tokens", ("clip_fraction",), True),
     ("Unreadable actions", ("parse_failures",), True),
-    ("Log-prob gap, trainer to rollout (max)", ("logprob_gap_max",), False),
+    ("Largest log-prob gap", ("logprob_gap_max",), False),
 )
 SFT_PANELS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("SFT loss (nats per token)", ("loss", "train_loss"), False),

@@ -118,8 +118,8 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame, recipe: str) -> Figure
         for i, c in enumerate(present):
             colour = series_colour(c, recipe, [recipe])
             ax.scatter(
-                grid[c], y, s=(104, 64, 30)[min(i, 2)], color=colour, label=series_label(c, recipe, [recipe]),
-                zorder=3 + i, edgecolors="white", linewidths=0.9, clip_on=False,
+                grid[c], y, s=(96, 66, 40)[min(i, 2)], color=colour, label=series_label(c, recipe, [recipe]),
+                zorder=3 + i, edgecolors="white", linewidths=0.8, clip_on=False,
             )  # fmt: skip
         ax.set_yticks(y, [str(t) for _, t in grid.index], color=INK, fontsize=9)
         ax.set_ylim(-0.7, len(grid) - 0.3)

@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#66727f", "#e6e9ed", "#ffffff"
 GOOD, BAD = "#2e9e6b", "#c8483d"
@@ -79,7 +80,7 @@ def series_colour(checkpoint: str, recipe: str, recipes: Sequence[str]) -> str:
 def percent(ax: Axes, axis: str = "y") -> None:
     """Write the ticks of a 0..1 axis as percent."""
     target = ax.yaxis if axis == "y" else ax.xaxis
-    target.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=None, symbol=" %"))
+    target.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
 
 
 def legend_above(fig: Figure, ax: Axes, columns: int = 6) -> None:
