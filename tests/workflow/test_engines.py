@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from conftest import Project, jobs_of, kill_session, make_project
+from conftest import ROOT, Project, jobs_of, kill_session, make_project
 from guiderail.workflow.spec import Spec
 
 pytestmark = pytest.mark.timeout(3000)
@@ -186,7 +186,7 @@ def test_snakemake_refuses_before_any_work(small):
         assert "Traceback" not in out
         (p.path / "params.yaml").write_text(before)
     out = p.snakemake("-n", "--config", "report={title: other}", check=False)
-    assert "edit params.yaml" in out
+    assert "--config does not reach the stages" in out
     assert p.ran() == []
 
 
@@ -195,7 +195,7 @@ def test_lint_format_report_and_slurm(small):
     p = small
     assert "good condition" in p.snakemake("--lint")
     p.run("snakefmt", "--check", "Snakefile", "workflow")
-    plan = p.snakemake("-n", "--profile", "profiles/slurm")
+    plan = p.snakemake("-n", "--profile", "profiles/slurm", "--workflow-profile", "none")
     assert "total" in plan
     p.set("sweep.recipe", ["grpo"])
     p.snakemake("--cores", "2")
@@ -204,3 +204,13 @@ def test_lint_format_report_and_slurm(small):
     assert "success.svg" in html
     assert "Tables, curves and film strips over the whole sweep" in html
     assert "https://cdn" not in html
+
+
+def test_slurm_profile_is_not_held_to_one_gpu(monkeypatch):
+    """The profile beside the Snakefile is merged last; `--workflow-profile none` leaves it out."""
+    from snakemake.cli import parse_args
+
+    monkeypatch.chdir(ROOT)
+    _, args = parse_args(["--profile", "profiles/slurm", "--workflow-profile", "none"])
+    assert args.executor == "slurm"
+    assert args.resources["gpu"].value > 1
