@@ -48,7 +48,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
             reference=reference,
             on_start=bar.update,
             on_iteration=lambda i, m: bar.update(
-                1, success=m["success"], kept=m["rows_kept"], gap=m["logprob_gap_max"]
+                1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
             ),
         )
 

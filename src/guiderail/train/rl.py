@@ -123,16 +123,21 @@ def train(
 
 @dataclass(frozen=True)
 class Scored:
-    """Log-probs before the first update, per row of a batch: `reference[i]` float32 [tokens of row i] (empty list
-    without a reference)."""
+    """The rows of a batch before the first update, under the weights that sampled them.
 
-    gap: LogprobGap
-    entropy: float
-    kl: float
+    gap, entropy (nats per token), kl: over the kept rows' tokens; None when no row was kept. reference: per row, float32
+    [tokens of the row]; empty without a reference policy.
+    """
+
+    gap: LogprobGap | None = None
+    entropy: float = float("nan")
+    kl: float = float("nan")
     reference: list[Tensor] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
-        """Curves: kl is absent without a reference."""
+        """Curves; what was not measured (no rows, no reference) is absent, never 0."""
+        if self.gap is None:
+            return {}
         found = {"logprob_gap_max": self.gap.max, "logprob_gap_mean": self.gap.mean, "entropy": self.entropy}
         return found | ({"kl": self.kl} if self.reference else {})
 
@@ -154,7 +159,7 @@ def score(policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Polic
             refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
     order = range(len(batch.rows))
     if not batch.rows:
-        return Scored(LogprobGap(0.0, 0.0), 0.0, 0.0)
+        return Scored()
     train = torch.cat([logp[i] for i in order])
     owner = torch.repeat_interleave(torch.arange(len(batch.rows)), batch.tokens(order))
     gap = check_logprobs(train, batch.behaviour(order), owner, batch.names, rl.logprob_tolerance)
