@@ -41,7 +41,9 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level tokenizer with whole tokens for words, grid coordinates ("x=0.475") and phrases of the action language."""
+    """Byte-level tokenizer with whole tokens for words, grid coordinates ("x=0.475") and phrases of the action
+    language.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tok = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -62,7 +64,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
-    """Qwen3-VL processor that cuts a 160x224 frame into 140 patches, 35 image tokens; white is 0, so that ink is the signal."""
+    """Qwen3-VL processor that cuts a 160x224 frame into 140 patches, 35 image tokens; white is 0, so that ink is
+    the signal.
+    """
     pixels = FRAME[0] * FRAME[1]
     size = {"shortest_edge": 32 * 32, "longest_edge": pixels}
     kw: dict[str, Any] = dict(
@@ -79,7 +83,9 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
 def build_model(
     tokenizer: PreTrainedTokenizerFast, *, hidden: int = 144, layers: int = 4, vision_layers: int = 4, seed: int = 0
 ) -> Qwen3VLForConditionalGeneration:
-    """Untrained weights: `layers` text layers and `vision_layers` vision blocks of width `hidden` (a multiple of 48)."""
+    """Untrained weights: `layers` text layers and `vision_layers` vision blocks of width `hidden` (a multiple of
+    48).
+    """
     ids = tokenizer.convert_tokens_to_ids
     heads = hidden // 48
     text = dict(

@@ -34,7 +34,9 @@ Andrew Emily Joshua Donna Kevin Michelle Brian Carol George Amanda Edward Doroth
 
 
 def all_words() -> list[str]:
-    """Every listed word in lower case and capitalised, colours and interface words in upper case too; sorted, unique."""
+    """Every listed word in lower case and capitalised, colours and interface words in upper case too; sorted,
+    unique.
+    """
     words: set[str] = set()
     for w in [*UI, *LOREM, *COLOURS, *SHAPES, *NAMES]:
         words |= {w.lower(), w.capitalize()}

@@ -29,7 +29,9 @@ GRID_THW = (1, 14, 10)
 
 
 class FoldedPatches(torch.nn.Module):
-    """The patch embedding on one of the two identical time slices: Linear(768 -> hidden), folded back by `unfold_into`."""
+    """The patch embedding on one of the two identical time slices: Linear(768 -> hidden), folded back by
+    `unfold_into`.
+    """
 
     def __init__(self, conv: torch.nn.Conv3d) -> None:
         super().__init__()
@@ -39,7 +41,9 @@ class FoldedPatches(torch.nn.Module):
             self.proj.bias.copy_(conv.bias)  # type: ignore[arg-type]
 
     def unfold_into(self, conv: torch.nn.Conv3d) -> None:
-        """Write the learned weights into `conv`, half on each time slice (numerically the same output for a still image)."""
+        """Write the learned weights into `conv`, half on each time slice (numerically the same output for a still
+        image).
+        """
         with torch.no_grad():
             w = self.proj.weight.view(conv.out_channels, 3, 1, 16, 16) / 2
             conv.weight.copy_(w.expand(-1, -1, 2, -1, -1))
@@ -47,7 +51,9 @@ class FoldedPatches(torch.nn.Module):
 
 
 class DenseHeads(torch.nn.Module):
-    """Read merged vision features [n, 35, hidden]: a kind per quarter, and name, letters and point where something is."""
+    """Read merged vision features [n, 35, hidden]: a kind per quarter, and name, letters and point where something
+    is.
+    """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -56,7 +62,9 @@ class DenseHeads(torch.nn.Module):
         self.read = torch.nn.Parameter(torch.randn(4, 6, hidden, hidden) * hidden**-0.5)
 
     def letters_loss(self, taps: list[torch.Tensor], target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which letters each patch shows, from patch features [m, hidden] at one or two depths; target [m, 62]. Loss and recall."""
+        """Which letters each patch shows, from patch features [m, hidden] at one or two depths; target [m, 62].
+        Loss and recall.
+        """
         total = torch.zeros(())
         for tap, head in zip(taps, self.letters, strict=False):
             logits = head(F.layer_norm(tap, tap.shape[-1:])) - 3.0
@@ -67,7 +75,9 @@ class DenseHeads(torch.nn.Module):
     def loss(
         self, features: torch.Tensor, kinds: torch.Tensor, labels: torch.Tensor, embedding: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """kinds [n, 140]; labels [m, 8] = (image, slot, name, 3 letters, x, y). Returns the loss and the accuracy of each head."""
+        """kinds [n, 140]; labels [m, 8] = (image, slot, name, 3 letters, x, y). Returns the loss and the accuracy
+        of each head.
+        """
         features = F.layer_norm(features, features.shape[-1:])
         logits = self.kind(features).view(-1, len(KINDS))
         weight = torch.ones(len(KINDS))
@@ -87,7 +97,9 @@ class DenseHeads(torch.nn.Module):
 
 
 def ink(patches: torch.Tensor, targets: list[list[Target]]) -> torch.Tensor:
-    """bool [n * 140]: patches that show something, without the instruction bar on top (pages with nothing named above pixel row 50)."""
+    """bool [n * 140]: patches that show something, without the instruction bar on top (pages with nothing named
+    above pixel row 50).
+    """
     shown = patches.amax(1) - patches.amin(1) > 0.2
     bar = torch.tensor([all(t.y > 48 for t in page) for page in targets])
     top = torch.arange(140) // 4 // 5 * 2 + torch.arange(140) % 4 // 2 < 3
@@ -105,7 +117,8 @@ def learn_glyphs(
     seed: int,
     say: Callable[[str], None],
 ) -> None:
-    """Teach the patch embedding and the first block's MLP which letters a patch shows, patch by patch and without attention.
+    """Teach the patch embedding and the first block's MLP which letters a patch shows, patch by patch and without
+    attention.
 
     Reading starts from single patches: doing this first, at a tenth of the cost of a page, shortens the plateau of everything after it.
     """
@@ -154,7 +167,9 @@ class PageSet:
 def text_forward(
     model: Any, rows: list[Row], features: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits at the weighted positions. features [pages in order, levels, 35, hidden]. Returns logits [m, vocab], targets [m], weights [m]."""
+    """Logits at the weighted positions. features [pages in order, levels, 35, hidden]. Returns logits [m, vocab],
+    targets [m], weights [m].
+    """
     longest = max(len(r.ids) for r in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     positions = torch.zeros(3, len(rows), longest, dtype=torch.long)
@@ -208,7 +223,9 @@ def make_batch(maker: RowMaker, data: PageSet, size: int, listing: float) -> lis
 def losses(
     model: Any, heads: DenseHeads, maker: RowMaker, data: PageSet, rows: list[Row], pages: list[int]
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Loss and accuracies of one batch: dense on `pages`, and next-token on `rows` (which show exactly `pages`) unless there are none."""
+    """Loss and accuracies of one batch: dense on `pages`, and next-token on `rows` (which show exactly `pages`)
+    unless there are none.
+    """
     visual = model.model.visual
     taps: list[torch.Tensor] = []
     hooks = [
@@ -252,7 +269,9 @@ def train(
     model: Any, tokenizer: Any, folder: Path, work: Path, *, steps: int, batch: int, lr: float, listing: float, read_first: int, glyph_steps: int, seed: int, say: Callable[[str], None],
     available: Callable[[], list[str]],
 ) -> dict[str, float]:  # fmt: skip
-    """Train for `steps`, the first `read_first` mostly on the dense loss (reading, without the text model); checkpoints under `work` every 200 steps; returns held-out accuracies. `available` lists finished shards."""
+    """Train for `steps`, the first `read_first` mostly on the dense loss (reading, without the text model);
+    checkpoints under `work` every 200 steps; returns held-out accuracies. `available` lists finished shards.
+    """
     hidden = model.config.text_config.hidden_size
     torch.manual_seed(seed)
     heads = DenseHeads(hidden)

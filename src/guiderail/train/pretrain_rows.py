@@ -171,7 +171,9 @@ def _face() -> ImageFont.FreeTypeFont:
 
 
 def slot_of(x: float, y: float) -> int:
-    """The quarter of an image token that pixel (x, y) of a 160x224 screen falls into: token * 4 + quarter, token row-major 7x5."""
+    """The quarter of an image token that pixel (x, y) of a 160x224 screen falls into: token * 4 + quarter, token
+    row-major 7x5.
+    """
     sx, sy = min(int(x // 16), 9), min(int(y // 16), 13)
     return ((sy // 2) * GRID_W + sx // 2) * 4 + (sy % 2) * 2 + sx % 2
 
