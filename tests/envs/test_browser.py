@@ -213,7 +213,7 @@ def test_a_hanging_page_times_out_and_is_rebuilt(when: str) -> None:
     hook = f"requestAnimationFrame({hang})" if when == "frame" else f"document.addEventListener('{when}', {hang})"
 
     async def main() -> None:
-        async with Browser.launch(call_timeout_s=4) as browser:
+        async with Browser.launch(call_timeout_s=8) as browser:
             env, other = await browser.new_env(), await browser.new_env()
             await other.reset(task("click-test"))
             await env.reset(task("click-test"))
@@ -222,7 +222,7 @@ def test_a_hanging_page_times_out_and_is_rebuilt(when: str) -> None:
             with pytest.raises(InfraError) as fault:
                 await env.step(Click(0.9, 0.9))
             assert fault.value.cause == "timeout"
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 14
             await env.close()
             assert not (await other.step(Wait(0))).done
             again = await browser.new_env()

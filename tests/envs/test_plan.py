@@ -12,7 +12,7 @@ from guiderail.envs import keys, page, plan
 
 def test_a_double_click_at_the_far_corner_stays_on_the_screen() -> None:
     events = [e for _, e in plan.events(Click(1.0, 1.0, count=2))]
-    assert {(e["x"], e["y"]) for e in events} == {(159, 209)}
+    assert {(e["x"], e["y"]) for e in events} == {(159, 223)}
     assert [(e["type"], e["clickCount"]) for e in events[1:]] == [
         ("mousePressed", 1),
         ("mouseReleased", 1),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from guiderail.envs.cdp import Connection
 from guiderail.envs.chromium import Chromium
+from guiderail.envs.scripts import HEIGHT, WIDTH
 from guiderail.envs.types import InfraError
 
 PREFIX = "guiderail-browser-"
@@ -65,6 +66,7 @@ FLAGS = (
     "--font-render-hinting=full",
     "--force-color-profile=srgb",
     "--force-device-scale-factor=1",
+    "--allow-file-access-from-files",
     "--hide-scrollbars",
     "--disable-smooth-scrolling",
     "--mute-audio",

@@ -25,6 +25,7 @@ from guiderail.tasks.types import TaskSpec
 EPOCH_S = 1_700_000_000  # what Date says when a page is made
 LOAD_MS = 100  # virtual time a page gets after its last fetch while loading
 TICK_MS = 0.01  # frame times must differ
+PAST_MS = 1  # a timer due exactly when a step's time ends has always fired
 
 
 class BrowserEnv:
@@ -76,7 +77,7 @@ class BrowserEnv:
                 raise InfraError(f"{url} did not become a task page", "crash")
             self._template, self._step = task.template, 0
             self._instruction = page.reword(said, task.wording)
-            await self._live(self._channel.step_ms)
+            await self._live(self._channel.step_ms + PAST_MS)
             return await self._result()
 
     async def step(self, action: Action) -> StepResult:
@@ -87,7 +88,7 @@ class BrowserEnv:
         """
         if not self._template:
             raise ValueError("step before reset")
-        events, budget = plan.events(action), self._channel.step_ms
+        events, budget = plan.events(action), self._channel.step_ms + PAST_MS
         if isinstance(action, Wait):
             budget += int(1000 * action.seconds)
         async with self._call(f"step {type(action).__name__}"):
@@ -182,8 +183,6 @@ class BrowserEnv:
 
     async def _live(self, budget_ms: int, policy: str = "advance") -> None:
         """Let the page live `budget_ms` of virtual time."""
-        if budget_ms <= 0:
-            return
         expired = self._channel.cdp.once("Emulation.virtualTimeBudgetExpired", self._session)
         self._send("Emulation.setVirtualTimePolicy", {"policy": policy, "budget": budget_ms})
         await expired
@@ -193,7 +192,7 @@ class BrowserEnv:
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
             raise InfraError(f"{url}: {answer['errorText']}", "crash")
-        while not await self._evaluate(scripts.READY):
+        while not await self._evaluate(scripts.LOADED):
             await self._live(LOAD_MS, "pauseIfNetworkFetchesPending")
 
     async def _frame(self, screenshot: bool = False) -> bytes:
@@ -215,8 +214,7 @@ class BrowserEnv:
         raise InfraError("the page drew no picture", "crash")
 
     async def _result(self) -> StepResult:
-        png = await self._frame(screenshot=True)
-        done, reward, reason = await self._evaluate(scripts.STATE)
+        png, (done, reward, reason) = await asyncio.gather(self._frame(screenshot=True), self._evaluate(scripts.STATE))
         digest = hashlib.sha256(png).hexdigest()
         observation = Observation(digest, scripts.WIDTH, scripts.HEIGHT, self._instruction, self._step, png)
         return StepResult(observation, bool(done), float(reward), {"reason": reason} if reason else {})

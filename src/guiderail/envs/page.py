@@ -29,7 +29,10 @@ WORDINGS: tuple[Callable[[str], str], ...] = (
 
 # Pages that keep timers or fields over episodes: loaded anew for each, so that a seed always gives the same episode.
 RELOAD = frozenset(
-    {"book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium"}
+    (
+        *("book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy"),
+        *("choose-date-medium", "moving-items", "scroll-text", "scroll-text-2"),
+    )
 )
 
 

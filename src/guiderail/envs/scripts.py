@@ -82,6 +82,24 @@ PRELUDE = """
 
 READY = "document.readyState === 'complete' && typeof core === 'object' && typeof genProblem === 'function'"
 
+# READY, and every picture that the page's styles and scripts name is in memory: loaded later, while virtual time is on,
+# it would appear a step sooner or later by chance.
+LOADED = """
+(() => {
+  if (!(READY)) return false;
+  if (!window.pictures) {
+    const found = new Set(), note = (text, base) => {
+      for (const m of text.matchAll(/[\\w.\\/-]+\\.(png|gif|jpe?g|svg)\\b/g)) found.add(new URL(m[0], base).href);
+    };
+    for (const sheet of document.styleSheets)
+      for (const rule of sheet.cssRules) note(rule.cssText, sheet.href || document.baseURI);
+    for (const script of document.scripts) if (!script.src) note(script.text, document.baseURI);
+    window.pictures = [...found].map(url => Object.assign(new Image(), {src: url}));
+  }
+  return window.pictures.every(p => p.complete);
+})()
+""".replace("READY", READY)
+
 STATE = """typeof WOB_DONE_GLOBAL === 'undefined' ? [false, 0, null]
   : [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_REWARD_REASON]"""
 
