@@ -19,7 +19,6 @@ from pathlib import Path
 
 from guiderail.envs.cdp import Connection
 from guiderail.envs.chromium import Chromium
-from guiderail.envs.scripts import HEIGHT, WIDTH
 from guiderail.envs.types import InfraError
 
 PREFIX = "guiderail-browser-"
