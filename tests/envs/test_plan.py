@@ -25,12 +25,8 @@ def test_a_right_click_and_a_drag() -> None:
     right = [e for _, e in plan.events(Click(0.5, 0.5, button="right"))]
     assert [(e["button"], e["buttons"]) for e in right[1:]] == [("right", 2), ("right", 0)]
     drag = [e for m, e in plan.events(Drag(0, 0, 0.5, 0.5)) if m]
-    assert (drag[1]["type"], drag[-1]["type"], drag[-1]["x"], drag[-1]["y"]) == (
-        "mousePressed",
-        "mouseReleased",
-        80,
-        105,
-    )
+    assert (drag[1]["type"], drag[-1]["type"]) == ("mousePressed", "mouseReleased")
+    assert (drag[-1]["x"], drag[-1]["y"]) == (80, 112)
     assert all(e["buttons"] == 1 for e in drag[2:-1])
 
 
