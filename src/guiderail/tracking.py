@@ -268,9 +268,9 @@ class Tracker:
             os.environ.setdefault(k, v)
         local = self._uri.startswith("sqlite:")
         with _store_lock(self._root):
+            _hush()
             from mlflow import MlflowClient
 
-            _hush()
             client = open_store(self._uri) if local else MlflowClient(self._uri)
             found = client.get_experiment_by_name(self.experiment)
             if found is not None:
@@ -308,6 +308,8 @@ def _store_lock(root: Path) -> FileLock:
 
 
 def _hush() -> None:
+    import mlflow  # noqa: F401  (its import sets the levels that are set again here)
+
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
 

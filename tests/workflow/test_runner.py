@@ -43,8 +43,16 @@ def slow(project: Project, tmp_path: Path) -> Project:
 
 
 def start(project: Project, step: str = "0.5") -> subprocess.Popen[str]:
+    """The stage in the background; Ctrl-C reaches it even where our own parent ignores it (`make test &`)."""
     argv = [sys.executable, "-m", "guiderail", "provision"]
-    return subprocess.Popen(argv, cwd=project.path, env=project.env | {"STEP": step}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        argv,
+        cwd=project.path,
+        env=project.env | {"STEP": step},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 @pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
