@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from guiderail.checkpoints.save import sha256_file
 
 FILE = "manifest.json"
-UNHASHED = (FILE, "verify.json", "provenance.json")
+UNHASHED = (FILE, "verify.json", "provenance.json", "curves.jsonl", ".snakemake_timestamp")
 Kind = Literal["full", "lora", "merged"]
 
 
