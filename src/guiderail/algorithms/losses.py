@@ -48,7 +48,7 @@ def token_weights(mode: Aggregation, row_index: Tensor, trajectory_of_row: Tenso
     """Weight of every token in the loss of one mini-batch; they sum to 1 (0 tokens -> an empty tensor).
 
         token_mean:       1 / N                            all tokens alike (DAPO; TRL "bnpo"/"dapo"; verl "token-mean")
-        row_mean:         1 / (R * tokens of the row)      rows alike (DeepSeekMath eq. 3; TRL "grpo"; verl "seq-mean-...")
+        row_mean:         1 / (R * tokens of the row)      rows alike (DeepSeekMath eq. 3; TRL "grpo")
         trajectory_mean:  1 / (T * tokens of the episode)  episodes alike, however many chunks and steps they have
 
     N, R, T count the tokens, rows and trajectories present in `row_index`: dropped rows are not part of the

@@ -125,8 +125,8 @@ def train(
 class Scored:
     """The rows of a batch before the first update, under the weights that sampled them.
 
-    gap, entropy (nats per token), kl: over the kept rows' tokens; None when no row was kept. reference: per row, float32
-    [tokens of the row]; empty without a reference policy.
+    gap, entropy (nats per token), kl: over the kept rows' tokens; gap is None when no row was kept. reference: per row,
+    float32 [tokens of the row]; empty without a reference policy.
     """
 
     gap: LogprobGap | None = None
