@@ -90,11 +90,11 @@ def test_summary_agrees_with_the_episodes(chain):
     """Success counted by hand from the episode table."""
     episodes = pd.read_parquet(chain / "results/evaluate/grpo/seed0/miniwob/episodes.parquet")
     summary = json.loads((chain / "results/report/summary.json").read_text())
-    measured = episodes[episodes["outcome"].isin(["success", "failure"])]
+    measured = episodes[episodes["kind"].isin(["success", "failure"])]
     for (checkpoint, split), part in measured.groupby(["checkpoint", "split"]):
         cell = summary["success"]["grpo"][checkpoint][split]
         assert cell["n"] == len(part)
-        assert cell["mean"] == pytest.approx((part["outcome"] == "success").mean(), abs=1e-9)
+        assert cell["mean"] == pytest.approx((part["kind"] == "success").mean(), abs=1e-9)
 
 
 def test_both_engines_have_nothing_to_do(chain):

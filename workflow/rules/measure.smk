@@ -32,6 +32,7 @@ rule report:
             directory(spec.out("report")),
             patterns=[
                 "{name}.md",
+                "{name}.html",
                 "{name}.csv",
                 "{name}.json",
                 "figures/{name}.svg",
