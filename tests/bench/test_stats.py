@@ -141,9 +141,10 @@ def test_coverage(over: str) -> None:
 
 
 def test_coverage_with_few_templates_and_few_seeds() -> None:
-    """The hard cases: 6 held-out templates as chance, and 3 training seeds with a real spread between them."""
+    """The hard cases: 6 held-out templates as chance; 3 training seeds with a real spread between them, and without."""
     rng = np.random.default_rng(11)
-    few = seeds = 0
+    few = seeds = agree = 0
+    width = 0.0
     for trial in range(250):
         p = rng.beta(1.5, 1.5, size=6)
         v = (rng.random((6, 16)) < p[:, None]).astype(float).ravel()
@@ -153,7 +154,13 @@ def test_coverage_with_few_templates_and_few_seeds() -> None:
         runs = (rng.random((3, 200)) < q[:, None]).astype(float)
         got = bootstrap_mean(runs, ["a"] * 200, label=(trial,), draws=400)
         seeds += (got.lo or 0) <= 0.5 <= (got.hi or 0)
+        got = bootstrap_mean((rng.random((3, 200)) < 0.5).astype(float), ["a"] * 200, label=(trial,), draws=400)
+        agree += (got.lo or 0) <= 0.5 <= (got.hi or 0)
+        width += ((got.hi or 0) - (got.lo or 0)) / 250
     assert few / 250 >= 0.915 and seeds / 250 >= 0.915
+    assert (
+        agree / 250 >= 0.94 and width < 2 * 2 * 1.96 * (0.25 / 600) ** 0.5
+    )  # runs that agree: less than twice as wide
 
 
 @pytest.mark.parametrize(

@@ -164,18 +164,29 @@ def bootstrap_mean(
     means = top[bottom > 0] / bottom[bottom > 0]
     upper = 0.5 + confidence / 2
     lo, hi = (float(q) for q in np.quantile(means, [1 - upper, upper]))
-    stretch = student_quantile(upper, _satterthwaite(filled, seen, float(means.var()), dof))
+    stretch = student_quantile(upper, _satterthwaite(v, index, float(means.var()), dof))
     stretch /= NormalDist().inv_cdf(upper)
     lo, hi = mean - stretch * (mean - lo), mean + stretch * (hi - mean)
     return Interval(mean, max(span[0], min(lo, mean)), min(span[1], max(hi, mean)), n)
 
 
-def _satterthwaite(filled: Floats, seen: NDArray[np.bool_], variance: float, dof: int) -> float:
-    """Degrees of freedom of a variance made of a part between runs (runs - 1) and the rest (`dof`)."""
-    runs = len(filled)
+def _satterthwaite(v: Floats, index: NDArray[np.int64], variance: float, dof: int) -> float:
+    """Degrees of freedom of a variance made of a true spread between runs (runs - 1) and the rest (`dof`).
+
+    The spread between runs is what their means differ by beyond the noise of the instances each was measured on, so
+    that runs which agree do not widen the interval.
+    """
+    runs = len(v)
     if runs < 2 or variance <= 0:
         return max(1, dof)
-    between = min(variance, float((filled.sum(axis=1) / seen.sum(axis=1)).var(ddof=1)) / runs)
+    noise = np.zeros(runs)
+    for r in range(runs):
+        seen = ~np.isnan(v[r])
+        for stratum in np.unique(index[seen]):
+            part = v[r, seen & (index == stratum)]
+            noise[r] += len(part) * float(part.var(ddof=1)) / seen.sum() ** 2 if len(part) > 1 else 0.0
+    spread = float(np.nanmean(v, axis=1).var(ddof=1)) - float(noise.mean())
+    between = min(variance, max(0.0, spread) / runs)
     return float(variance**2 / (between**2 / (runs - 1) + (variance - between) ** 2 / max(1, dof)))
 
 

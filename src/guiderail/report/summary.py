@@ -61,7 +61,7 @@ class Bench:
 
     def success(self, recipe: str, checkpoint: str, split: str, over: Over = "instances") -> Interval:
         """Mean success with its interval."""
-        label = (self.benchmark, "base" if checkpoint == "base" else recipe, checkpoint, split)
+        label = (self.benchmark, recipe if checkpoint == "rl" else "", checkpoint, split)
         return success(
             self.runs(recipe, checkpoint, split), self.template, label=label, over=over, draws=self.draws,
             confidence=self.confidence,
