@@ -1,7 +1,8 @@
 """Random pages with the boxes of what is drawn on them: the pretraining data of the tiny model.
 
 Guarantees: page `seed` looks the same on every machine with the same Chromium (fonts ship with matplotlib); pixels
-are resized and cut into patches by the checkpoint's own image processor. Draws no benchmark page.
+are cut into patches by the checkpoint's own image processor; a shard is either whole or not there. Draws no
+benchmark page.
 """
 
 from __future__ import annotations
@@ -38,20 +39,28 @@ class Target:
 
 def word_lists() -> dict[str, list[str]]:
     """The words that pages draw from."""
-    keep = lambda ws: [w for w in ws if len(w) > 1]  # noqa: E731
-    return {"ui": keep(words.UI), "lorem": keep(words.LOREM), "names": words.NAMES, "colours": words.COLOURS[:10]}
+    ui, lorem = ([w for w in ws if len(w) > 1] for ws in (words.UI, words.LOREM))
+    return {"ui": ui, "lorem": lorem, "names": words.NAMES, "colours": words.COLOURS[:10]}
 
 
 def render(first: int, sheets: int, browser_path: str) -> Iterator[tuple[np.ndarray, list[Target]]]:
-    """Draw `sheets` sheets of 24 pages with seeds from `first` on; yields (uint8 [224, 160, 3], targets) per page."""
+    """Draw `sheets` sheets of 24 pages with seeds from `first` on; yields (uint8 [224, 160, 3], targets) per page.
+
+    browser_path: a Chromium (`guiderail.envs.chromium.find().path`). Raises BrowserNotFound when it does not start.
+    """
     from playwright.sync_api import sync_playwright
 
+    from guiderail.envs.chromium import probe
     from guiderail.envs.launch import FLAGS, write_fonts
 
     script = Path(__file__).with_name("pages.js").read_text()
     args = [f for f in FLAGS if "debugging" not in f]
-    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as p:
-        env: dict[str, str | float | bool] = {**os.environ, "FONTCONFIG_FILE": str(write_fonts(Path(scratch)))}
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as p:  # type: ignore[no-untyped-call]
+        env: dict[str, str | float | bool] = {
+            **os.environ,
+            **probe(browser_path).environment(),
+            "FONTCONFIG_FILE": str(write_fonts(Path(scratch))),
+        }
         browser = p.chromium.launch(
             executable_path=browser_path, args=args, env=env, chromium_sandbox=os.geteuid() != 0
         )
@@ -73,11 +82,15 @@ def patches(image_processor: Any, frames: list[np.ndarray]) -> np.ndarray:
         images=[Image.fromarray(f) for f in frames], do_rescale=False, do_normalize=False, return_tensors="np"
     )
     flat = np.asarray(out["pixel_values"]).reshape(len(frames), -1, 3, 2, 256)
-    return np.clip(np.rint(flat[:, :, :, 0]), 0, 255).astype(np.uint8).reshape(len(frames), -1, 768)
+    cut: np.ndarray = np.clip(np.rint(flat[:, :, :, 0]), 0, 255).astype(np.uint8).reshape(len(frames), -1, 768)
+    return cut
 
 
 def write_shard(path: Path, first: int, sheets: int, image_processor: Any, browser_path: str) -> None:
-    """Write pages [first, first + 24 * sheets) as `path`.npy (patches) and `path`.json (targets), atomically."""
+    """Write pages [first, first + 24 * sheets) as `path`.npy (patches) and `path`.json (targets), unless they exist.
+
+    The .json is renamed into place last: where it is, the shard is whole.
+    """
     if path.with_suffix(".json").exists():
         return
     frames, targets = [], []

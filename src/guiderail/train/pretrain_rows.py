@@ -1,7 +1,8 @@
 """Training rows of the tiny model's pretraining: random pages in, token ids, loss weights and dense vision labels out.
 
-Guarantees: rows have the very layout of the agent's prompts (see `guiderail.models.prompts`), so that grounding learned here carries
-over; instructions are worded unlike any benchmark's. A row is either a list of pointings at one page, or an instruction and its answer.
+Guarantees: rows have the very ids of the agent's prompts (see `guiderail.models.prompts`; tested), so that grounding
+learned here carries over; instructions are worded unlike any benchmark's. A row is either a list of pointings at one
+page, or an instruction and its answer. Reads no files and knows no model.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def named(targets: list[Target]) -> list[tuple[str, Target]]:
 
 @dataclass
 class Row:
-    """ids, per-token loss weight (of predicting that token), pages shown, and which token ids are points."""
+    """Token ids, the loss weight of predicting each (same length), and the pages shown, in order."""
 
     ids: list[int] = field(default_factory=list)
     weight: list[float] = field(default_factory=list)
@@ -171,8 +172,9 @@ def _face() -> ImageFont.FreeTypeFont:
 
 
 def slot_of(x: float, y: float) -> int:
-    """The quarter of an image token that pixel (x, y) of a 160x224 screen falls into: token * 4 + quarter, token
-    row-major 7x5.
+    """The quarter of an image token that pixel (x, y) of a 160x224 screen falls into: token * 4 + quarter.
+
+    Tokens are row-major in 7x5, quarters row-major in 2x2: the order of patches in the vision tower.
     """
     sx, sy = min(int(x // 16), 9), min(int(y // 16), 13)
     return ((sy // 2) * GRID_W + sx // 2) * 4 + (sy % 2) * 2 + sx % 2
@@ -192,8 +194,9 @@ def letter_labels(targets: list[Target]) -> np.ndarray:
 def dense_labels(tokenizer: Any, targets: list[Target], encode: Any) -> tuple[np.ndarray, np.ndarray]:
     """What each quarter of each image token shows.
 
-    Returns kinds int64 [35 * 4] (index into KINDS) and rows int64 [n, 7]: (slot, name token, three letter tokens, x token, y token) for
-    every labelled slot; -100 where a letter does not exist. A slot is 16x16 pixels.
+    Returns kinds int64 [35 * 4] (index into KINDS) and rows int64 [n, 7]: (slot, name token, three letter tokens,
+    x token, y token) for every labelled slot; -100 where a letter does not exist. A slot is 16x16 pixels; of several
+    things centred in one slot the best centred is named, other things before words.
     """
     kinds = np.zeros(CELLS * 4, dtype=np.int64)
     best: dict[int, tuple[float, Target]] = {}

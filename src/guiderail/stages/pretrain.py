@@ -1,0 +1,141 @@
+"""Stage pretrain: random pages -> the tiny base model that ships in assets/tiny-vlm.
+
+Reads nothing but its options (`--set key=value`); renders its own pages; writes a Hugging Face folder (float16
+weights) with a model card that states what was measured. Goes on from its last shard and checkpoint after a kill.
+Not part of the DAG: its output is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from guiderail.envs import chromium
+from guiderail.models import tiny
+from guiderail.params import ParamError
+from guiderail.stages.context import StageContext
+from guiderail.train.pages import PER_SHEET, write_shard
+from guiderail.train.pretrain import train
+
+DEFAULTS: dict[str, int | float] = {
+    "shards": 46,
+    "sheets": 50,
+    "glyph_steps": 2500,
+    "read_first": 500,
+    "steps": 1400,
+    "batch": 32,
+    "lr": 1.5e-3,
+    "listing": 0.7,
+    "seed": 0,
+}
+LEAST = {"shards": 2, "sheets": 1, "steps": 1, "batch": 1}  # of shards, the first is held out
+MEASURED = {
+    "click": "click: the named thing is hit",
+    "point": "point: one coordinate within one grid step",
+    "text": "text: next token of answers (copied words, thoughts, calls)",
+    "dense_kind": "dense: what kind of thing a quarter token shows",
+    "dense_name": "dense: the whole word (about 900 candidates)",
+    "dense_c1": "dense: its first letter",
+    "recall": "dense: letters found in single patches",
+}
+CARD = """---
+license: apache-2.0
+pipeline_tag: image-text-to-text
+library_name: transformers
+---
+# tiny-vlm: a Qwen3-VL of {millions:.1f} million parameters that points at words
+
+A real `Qwen3VLForConditionalGeneration` (4 text layers, 4 vision blocks, width {hidden}, patch 16, merge 2) with its
+own tokenizer ({vocab} tokens: bytes, whole tokens for common words, the points of a 41 x 41 grid). It sees a 160x224
+screen as 35 image tokens. Weights are stored in float16 and meant to be loaded as float32.
+
+**What it is for**: the embedded default of guiderail, so that the whole chain (SFT, RL, merge, evaluation) runs on two
+CPU cores. It reads short words and points at them, roughly; it has never seen a benchmark page and does not know any
+benchmark's instructions.
+
+**How it was made**: `guiderail pretrain{options}`: {pages} random pages drawn by Chromium
+(`src/guiderail/train/pages.js`); {glyph_steps} steps of single patches (which letters does a patch show), then {steps}
+steps of pages: a dense loss on the vision output (what each quarter of an image token shows, and where) and, mostly
+from step {read_first} on, next-token loss on pointing and copying.
+
+**Measured** on {held} draws from {held_out} held-out random pages, teacher-forced:
+
+| what | accuracy |
+|---|---|
+{table}
+
+`click` is a point within one grid step (4 x 5.6 pixels) on both axes. {time}
+"""
+
+
+def read_options(given: dict[str, str]) -> dict[str, int | float]:
+    """DEFAULTS with the texts of `given` read in. Raises ParamError on an unknown key or a value out of its domain."""
+    options = dict(DEFAULTS)
+    for key, text in given.items():
+        if key not in DEFAULTS:
+            raise ParamError(f"--set {key}={text}: no such option; options: {', '.join(DEFAULTS)}")
+        kind = type(DEFAULTS[key])
+        try:
+            options[key] = kind(text)
+        except ValueError:
+            noun = "a whole number" if kind is int else "a number"
+            raise ParamError(f"--set {key}={text}: must be {noun}, e.g. {key}={DEFAULTS[key]}") from None
+        if not options[key] >= LEAST.get(key, 0):
+            raise ParamError(f"--set {key}={text}: must be at least {LEAST.get(key, 0)}")
+    if options["listing"] >= 1:
+        raise ParamError(f"--set listing={options['listing']}: is a share, must be below 1")
+    return options
+
+
+def run(ctx: StageContext) -> None:
+    """Render pages, train, write the folder. Raises ParamError on bad options, BrowserNotFound without a Chromium."""
+    options = read_options(ctx.options)
+    whole = {k: int(v) for k, v in options.items()}
+    torch.set_num_threads(ctx.params.model.threads)
+    tokenizer = tiny.build_tokenizer()
+    processor = tiny.build_processor(tokenizer)
+    model = tiny.build_model(tokenizer, seed=whole["seed"])
+    folder: Path = ctx.work / "pages"
+    folder.mkdir(exist_ok=True)
+    browser = chromium.find(ctx.params.env.browser or None).path
+    per = whole["sheets"] * PER_SHEET
+    with ctx.progress(whole["shards"], "pages") as bar:
+        for k in range(whole["shards"]):
+            write_shard(folder / f"pages-{k:04d}", k * per, whole["sheets"], processor.image_processor, browser)
+            bar.update()
+    began = time.perf_counter()
+    scores = train(
+        model,
+        tokenizer,
+        folder,
+        ctx.work,
+        steps=whole["steps"],
+        batch=whole["batch"],
+        lr=options["lr"],
+        listing=options["listing"],
+        read_first=whole["read_first"],
+        glyph_steps=whole["glyph_steps"],
+        seed=whole["seed"],
+        say=ctx.say,
+        available=lambda: sorted(p.stem for p in folder.glob("pages-????.json")),
+    )
+    minutes = (time.perf_counter() - began) / 60
+    ctx.tracker.log({f"heldout/{name}": value for name, value in scores.items()}, whole["steps"])
+    tiny.save(model.half(), processor, str(ctx.out))
+    card = CARD.format(
+        millions=sum(p.numel() for p in model.parameters()) / 1e6,
+        hidden=model.config.text_config.hidden_size,
+        vocab=len(tokenizer),
+        pages=whole["shards"] * per,
+        held=8 * 64,
+        held_out=per,
+        options="".join(f" --set {k}={v}" for k, v in ctx.options.items()),
+        glyph_steps=whole["glyph_steps"],
+        steps=whole["steps"],
+        read_first=whole["read_first"],
+        table="\n".join(f"| {MEASURED[k]} | {v:.2f} |" for k, v in scores.items() if k in MEASURED),
+        time=f"The last part of the training, since its last start, took {minutes:.0f} minutes.",
+    )
+    (ctx.out / "README.md").write_text(card)
