@@ -55,7 +55,7 @@ def render(first: int, sheets: int, browser_path: str) -> Iterator[tuple[np.ndar
 
     script = Path(__file__).with_name("pages.js").read_text()
     args = [f for f in FLAGS if "debugging" not in f]
-    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as p:  # type: ignore[no-untyped-call]
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as p:
         env: dict[str, str | float | bool] = {
             **os.environ,
             **probe(browser_path).environment(),
