@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import queue
 import sys
@@ -23,6 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from filelock import FileLock
+
+from guiderail.curves import Curves, flatten
 
 CLOSE_S = 60.0
 FLUSH_S = 3.0
@@ -39,39 +40,6 @@ _QUIET = {
 def tracking_uri(root: Path | None = None) -> str:
     """The store in use: `MLFLOW_TRACKING_URI`, else sqlite `mlflow.db` under `root` (default: current directory)."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(root or Path.cwd()).resolve() / 'mlflow.db'}"
-
-
-class Curves:
-    """Append-only JSON lines `{"step": int, "<metric>": float | null}`; survives a torn last line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.rewind(None)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All whole rows on disk."""
-        out: list[dict[str, Any]] = []
-        for line in self.path.read_text().splitlines() if self.path.exists() else []:
-            try:
-                out.append(json.loads(line))
-            except json.JSONDecodeError:  # the line that a kill cut in two
-                break
-        return out
-
-    def rewind(self, step: int | None) -> None:
-        """Drop rows at or after `step` (None: only a torn tail), so that a resumed stage writes them again."""
-        if self.path.exists():
-            kept = [r for r in self.rows() if step is None or r["step"] < step]
-            tmp = self.path.with_suffix(".tmp")
-            tmp.write_text("".join(json.dumps(r) + "\n" for r in kept))
-            os.replace(tmp, self.path)
-
-    def append(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write one row; non-finite values become null."""
-        row = {"step": step} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
-        with self.path.open("a") as f:
-            f.write(json.dumps(row) + "\n")
 
 
 class Tracker:
@@ -354,17 +322,6 @@ def open_store(uri: str) -> Any:
         engine.dispose()
         client = MlflowClient(uri)
     return client
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"rl": {"lr": 1}}` -> `{"rl.lr": 1}`; empty mappings are kept as `{}`."""
-    out: dict[str, Any] = {}
-    for k, v in tree.items():
-        if isinstance(v, Mapping) and v:
-            out |= flatten(v, f"{prefix}{k}.")
-        else:
-            out[f"{prefix}{k}"] = v
-    return out
 
 
 def _short(e: BaseException) -> str:

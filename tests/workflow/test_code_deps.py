@@ -13,6 +13,7 @@ SRC = ROOT / "src"
 PLUMBING = {
     "guiderail",
     "guiderail.params",
+    "guiderail.curves",
     "guiderail.param_errors",
     "guiderail.services",
     "guiderail.service_guard",
