@@ -43,7 +43,7 @@ def env_pool(
         with ExitStack() as stack:
             try:
                 s = stack.enter_context(
-                    service(cmd, "env-pool", ready_url=ready, timeout=90.0, env={TOKEN_ENV: token}, log=log)
+                    service(cmd, "env-pool", ready_url=ready, timeout=180.0, env={TOKEN_ENV: token}, log=log)
                 )
             except ServiceError as e:
                 if last or "address already in use" not in str(e):
