@@ -29,9 +29,9 @@ ui: setup  ## MLflow on the runs, on 127.0.0.1:5000
 	guiderail ui
 
 lint: setup  ## what CI also looks at
-	ruff check src tests
-	ruff format --check src tests
-	mypy
+	ruff check
+	ruff format --check
+	mypy src benchmarks
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 

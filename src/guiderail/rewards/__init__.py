@@ -1,0 +1,1 @@
+"""Rewards beyond the score an environment gives. There are none yet."""

@@ -1,0 +1,1 @@
+"""Rollouts: episodes played by a policy in pooled environments, and their records."""

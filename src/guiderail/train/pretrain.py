@@ -66,7 +66,14 @@ def learn_glyphs(
 
 
 def losses(
-    model: Any, heads: DenseHeads, maker: RowMaker, data: PageSet, rows: list[Row], pages: list[int], *, see: bool = True
+    model: Any,
+    heads: DenseHeads,
+    maker: RowMaker,
+    data: PageSet,
+    rows: list[Row],
+    pages: list[int],
+    *,
+    see: bool = True,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Loss (scalar) and accuracies of one batch.
 
@@ -106,7 +113,7 @@ def losses(
 def next_token(
     model: Any, maker: RowMaker, rows: list[Row], features: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Weighted next-token loss of `rows` (scalar) given their pages' features [pages, levels, 35, hidden]; accuracies."""
+    """Weighted next-token loss of `rows` (scalar), and accuracies; `features` [pages, levels, 35, hidden] of their pages."""
     logits, target, weight = text_forward(model, rows, features)
     lm = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum()
     with torch.no_grad():

@@ -1,0 +1,1 @@
+"""Engines that write completions for prompts."""
