@@ -113,7 +113,7 @@ def losses(
 def next_token(
     model: Any, maker: RowMaker, rows: list[Row], features: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Weighted next-token loss of `rows` (scalar), and accuracies; `features` [pages, levels, 35, hidden] of their pages."""
+    """Weighted next-token loss of `rows` (scalar), and accuracies; `features` are [pages, levels, 35, hidden]."""
     logits, target, weight = text_forward(model, rows, features)
     lm = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum()
     with torch.no_grad():
