@@ -2,9 +2,9 @@
 
 Guarantees: while the engine generates for one half (in its own thread), the screens of the other half work. Inside a
 half, one batch holds one request of every episode in play, sorted by order of the tasks; so which requests share a
-batch depends on tasks and tokens only, never on timing (infra errors excepted). Siblings stay in one half, so their
-common first prompt is prefilled once. Every attempt is returned: an infra or judge error as such, without reward,
-followed by its re-sample.
+batch depends on tasks and tokens only, never on timing (infra errors excepted). Siblings stay in one half; a screen
+stays on a template while it can, since loading a page is the dearest thing a screen does. Every attempt is returned:
+an infra or judge error as such, without reward, followed by its re-sample.
 """
 
 from __future__ import annotations
@@ -159,11 +159,14 @@ async def collect_async(
         return env
 
     async def lane(queue: deque[Job], half: _Half) -> None:
-        """One screen: plays job after job of its half."""
+        """One screen: plays job after job of its half, of the template it has loaded while there are any."""
         env: Env | None = None
+        template = ""
         try:
             while queue:
-                env = await attempts(env, queue.popleft(), half)
+                job = take(queue, template)
+                template = job.task.template
+                env = await attempts(env, job, half)
         finally:
             if env is not None:
                 await env.close()
@@ -171,7 +174,7 @@ async def collect_async(
 
     with ThreadPoolExecutor(1, "engine") as thread:
         lanes: list[Coroutine[None, None, None]] = []
-        queues = [q for q in split_groups(jobs, 2 if slots > 1 else 1) if q]
+        queues = [spread(q) for q in split_groups(jobs, 2 if slots > 1 else 1) if q]
         for i, queue in enumerate(queues):
             members = min((slots + i) // len(queues), len(queue))
             half = _Half(engine, thread, stats, members)
@@ -191,6 +194,28 @@ def split_groups(jobs: Iterable[Job], halves: int) -> list[deque[Job]]:
     for job in jobs:
         home.setdefault(job.task.id, min(queues, key=len)).append(job)
     return queues
+
+
+def spread(queue: Iterable[Job]) -> deque[Job]:
+    """The same jobs, templates in turn: the first jobs of all templates, then the second ones, and so on.
+
+    So screens start on different templates, and `take` keeps each on its own: loading a page costs far more than
+    starting its next episode.
+    """
+    seen: Counter[str] = Counter()
+    rank: list[tuple[int, Job]] = []
+    for job in queue:
+        rank.append((seen[job.task.template], job))
+        seen[job.task.template] += 1
+    return deque(job for _, job in sorted(rank, key=lambda r: r[0]))
+
+
+def take(queue: deque[Job], template: str) -> Job:
+    """Remove and give the first job of `template`, else the first of all."""
+    index = next((i for i, job in enumerate(queue) if job.task.template == template), 0)
+    job = queue[index]
+    del queue[index]
+    return job
 
 
 async def _connected(connect: Connect, retries: int) -> Env:
