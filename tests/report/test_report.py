@@ -95,6 +95,27 @@ def test_totals_come_from_provenance_and_metrics(made: Made) -> None:
     assert summary["missing"] == []
 
 
+def test_memory_is_pss_where_recorded_and_the_report_says_which(tmp_path: Path) -> None:
+    params = synthetic.make(tmp_path / "results", instances=1, keep_frames=False)
+
+    def markdown(out: Path) -> str:
+        write(tmp_path / "results", params, out)
+        return (out / "report.md").read_text()
+
+    text = markdown(tmp_path / "all")
+    assert "proportional set sizes (PSS)" in text and "RSS" not in text and "resident" not in text
+    file = tmp_path / "results/demos/provenance.json"
+    file.write_text(json.dumps({"cost": {"seconds": 1.0, "peak_rss_bytes": 5 * 2**30}}))  # written before PSS was
+    data = load(params, tmp_path / "results")
+    assert data.used["demos"]["peak_memory_bytes"] == 5 * 2**30 and data.rss_only == ["demos"]
+    text = markdown(tmp_path / "mixed")
+    assert "For demos only resident set sizes are recorded" in text
+    for file in (tmp_path / "results").rglob("provenance.json"):
+        file.write_text(json.dumps({"cost": {"seconds": 1.0, "peak_rss_bytes": 2**30}}))
+    text = markdown(tmp_path / "old")
+    assert "resident set sizes (RSS)" in text and "PSS" not in text
+
+
 class Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

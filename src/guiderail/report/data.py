@@ -31,6 +31,7 @@ class ReportData:
     `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
     one row per logged step. `used`: what each output cost, by its folder below the
     results folder: seconds, peak_memory_bytes (provenance.json), env_steps, tokens (metrics.json); None = not recorded.
+    `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
     `evaluations`: the folder of each point, for its frames.
     """
 
@@ -44,6 +45,7 @@ class ReportData:
     used: dict[str, dict[str, float | None]]
     evaluations: dict[tuple[str, int, str], Path]
     missing: list[str] = field(default_factory=list)
+    rss_only: list[str] = field(default_factory=list)
 
 
 def read_curves(path: Path) -> pd.DataFrame:
@@ -63,8 +65,8 @@ def read_curves(path: Path) -> pd.DataFrame:
     return pd.DataFrame([rows[s] for s in sorted(rows)])
 
 
-def _used(out: Path) -> dict[str, float | None]:
-    """Cost of the run that made `out`."""
+def _used(out: Path) -> tuple[dict[str, float | None], bool]:
+    """Cost of the run that made `out`, and whether its peak memory is a sum of resident sets only."""
 
     def read(name: str) -> dict[str, Any]:
         found: Any = json.loads((out / name).read_text()) if (out / name).exists() else {}
@@ -73,11 +75,12 @@ def _used(out: Path) -> dict[str, float | None]:
     cost, work = read("provenance.json").get("cost", {}), read("metrics.json")
     values = {
         "seconds": cost.get("seconds"),
-        "peak_memory_bytes": cost.get("peak_rss_bytes"),
+        "peak_memory_bytes": cost.get("peak_pss_bytes", cost.get("peak_rss_bytes")),
         "env_steps": work.get("env_steps"),
         "tokens": work.get("tokens"),
     }
-    return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}
+    rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost
+    return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}, rss_only
 
 
 def load(params: Params, results: Path) -> ReportData:
@@ -116,11 +119,13 @@ def load(params: Params, results: Path) -> ReportData:
             else:
                 missing.append(f"rl/{recipe}/seed{seed}/curves.jsonl")
     used: dict[str, dict[str, float | None]] = {}
+    rss_only: list[str] = []
     for out in dict.fromkeys(outputs):
         name = out.relative_to(results).as_posix()
         if not (out / "provenance.json").exists():
             missing.append(f"{name}/provenance.json")
-        used[name] = _used(out)
+        used[name], only = _used(out)
+        rss_only += [name] if only else []
     return ReportData(
         recipes=list(sweep.recipe),
         seeds=list(sweep.seed),
@@ -132,4 +137,5 @@ def load(params: Params, results: Path) -> ReportData:
         used=used,
         evaluations=folders,
         missing=missing,
+        rss_only=rss_only,
     )

@@ -32,6 +32,17 @@ NOTES = (
 )
 
 
+def _memory_note(data: ReportData) -> str:
+    """What the peak memory of the cost table is."""
+    note = "Peak memory is the largest sum, over a stage and its child processes, of "
+    if set(data.rss_only) == {k for k, v in data.used.items() if v["peak_memory_bytes"] is not None}:
+        return note + "resident set sizes (RSS): pages that processes share count once per process, an upper bound."
+    note += "proportional set sizes (PSS): pages that processes share count once."
+    if data.rss_only:
+        note += f" For {', '.join(data.rss_only)} only resident set sizes are recorded, an upper bound."
+    return note
+
+
 def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sections: list[Section]) -> None:
     """report.md: relative links to figures, tables in Markdown."""
     escape = tables.escape_markdown
@@ -48,7 +59,8 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
         if section.strips:
             lines += ["## Film strips", ""]
             lines += [f"![{escape(s.title)}, {escape(s.outcome)}]({s.path})\n" for s in section.strips]
-    lines += ["## What it cost", "", tables.markdown(tables.costs(data.used, summary["totals"]))]
+    lines += ["## What it cost", "", escape(_memory_note(data)), ""]
+    lines += [tables.markdown(tables.costs(data.used, summary["totals"]))]
     lines += ["## How to read this", "", *(f"- {escape(n)}" for n in NOTES), ""]
     if data.missing:
         lines += ["## Missing inputs", "", *(f"- {escape(m)}" for m in data.missing), ""]
@@ -116,6 +128,7 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
             }
             for s in sections
         ],
+        memory_note=_memory_note(data),
         costs=_columns(tables.costs(data.used, summary["totals"])),
         notes=NOTES,
         missing=data.missing,

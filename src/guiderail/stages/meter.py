@@ -1,7 +1,11 @@
 """What a stage costs: seconds and peak memory of its process tree, over all attempts.
 
-Guarantees: costs of killed attempts are kept (written every few seconds). Memory is the sum of the resident sets of
-the process and its descendants, sampled twice a second; shared pages count once per process, so it is an upper bound.
+Guarantees: costs of killed attempts are kept (written every few seconds). `peak_pss_bytes` is the largest sum of
+proportional set sizes (Linux: /proc/<pid>/smaps_rollup; a page that n processes share counts 1/n for each) of the
+process and its descendants; a process whose PSS cannot be read counts with its resident set, and where none can be
+read the key is left out. `peak_rss_bytes` is the same with resident sets: shared pages count once per process, so it is
+an upper bound. Sampled once a second at most, and seldom enough to cost at most a twentieth of a core: a shorter peak
+may be missed.
 """
 
 from __future__ import annotations
@@ -17,23 +21,37 @@ from typing import Any
 
 import psutil
 
-SAMPLE_S = 0.5
+SAMPLE_S = 1.0
 SAVE_S = 3.0
+MAX_SHARE = 0.05
 
 
-def tree_rss(process: psutil.Process) -> int:
-    """Resident bytes of `process` and all its descendants."""
-    total = 0
+def pss(pid: int) -> int | None:
+    """Proportional set size of a process in bytes; None where it cannot be read (another system or user, or gone)."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as f:
+            return next((int(line.split()[1]) * 1024 for line in f if line.startswith(b"Pss:")), None)
+    except OSError:
+        return None
+
+
+def tree_memory(process: psutil.Process) -> tuple[int | None, int]:
+    """(PSS, RSS) in bytes of `process` and all its descendants; PSS is None when that of no process can be read."""
+    proportional, resident, readable = 0, 0, False
     for p in [process, *process.children(recursive=True)]:
         try:
-            total += p.memory_info().rss
+            rss = p.memory_info().rss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # gone between listing and reading
-    return total
+        own = pss(p.pid)
+        readable |= own is not None
+        resident += rss
+        proportional += rss if own is None else own
+    return proportional if readable else None, resident
 
 
 class Meter:
-    """Context manager that measures; `stop()` gives `{"seconds", "peak_rss_bytes", "attempts", "peak_gpu_bytes"}`."""
+    """Context manager that measures; `stop()` gives seconds, attempts and peak_{pss,rss,gpu}_bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +62,8 @@ class Meter:
             except json.JSONDecodeError:
                 earlier = {}  # cut by a kill: only the cost of that attempt is lost
         self.seconds_before = float(earlier.get("seconds", 0.0))
-        self.peak = int(earlier.get("peak_rss_bytes", 0))
+        self.peak_rss = int(earlier.get("peak_rss_bytes", 0))
+        self.peak_pss = int(earlier.get("peak_pss_bytes", 0))
         self.attempts = int(earlier.get("attempts", 0)) + 1
         self._start = time.monotonic()
         self._done = threading.Event()
@@ -62,7 +81,8 @@ class Meter:
         """Costs so far."""
         return {
             "seconds": round(self.seconds_before + time.monotonic() - self._start, 3),
-            "peak_rss_bytes": self.peak,
+            **({"peak_pss_bytes": self.peak_pss} if self.peak_pss else {}),
+            "peak_rss_bytes": self.peak_rss,
             "peak_gpu_bytes": _gpu_peak(),
             "attempts": self.attempts,
         }
@@ -84,11 +104,15 @@ class Meter:
     def _sample(self) -> None:
         process, saved = psutil.Process(), 0.0
         while True:
-            self.peak = max(self.peak, tree_rss(process))
+            started = time.monotonic()
+            proportional, resident = tree_memory(process)
+            self.peak_pss = max(self.peak_pss, proportional or 0)
+            self.peak_rss = max(self.peak_rss, resident)
+            took = time.monotonic() - started
             if time.monotonic() - saved > SAVE_S:
                 saved = time.monotonic()
                 self._save()
-            if self._done.wait(SAMPLE_S):
+            if self._done.wait(max(SAMPLE_S, took / MAX_SHARE)):
                 return
 
 

@@ -179,10 +179,8 @@ def execute(
             shutil.rmtree(out, ignore_errors=True)
             raise
         _forget(work)
-    print(
-        f"{job.address}: done in {cost['seconds']:.0f} s, peak {cost['peak_rss_bytes'] / 2**20:.0f} MiB -> {final}",
-        file=sys.stderr,
-    )
+    peak = cost.get("peak_pss_bytes", cost["peak_rss_bytes"]) / 2**20
+    print(f"{job.address}: done in {cost['seconds']:.0f} s, peak {peak:.0f} MiB -> {final}", file=sys.stderr)
 
 
 def publish(out: Path, final: Path) -> None:
