@@ -80,15 +80,6 @@ def test_any_key_name_is_pressed_or_refused(name: str) -> None:
         assert len(events) == 2
 
 
-def test_wordings_keep_the_words() -> None:
-    texts = [page.reword("Click on the button.", k) for k in range(7)]
-    assert texts[0] == "Click on the button." and len(set(texts)) == 7
-    assert all("lick on the button." in t for t in texts)
-    assert page.reword("x", 7) == page.reword("x", 1)
-    with pytest.raises(ValueError):
-        page.reword("x", -1)
-
-
 @pytest.mark.parametrize("name", ["../core/core", "nosuch", ""])
 def test_only_pages_of_the_package_are_opened(name: str) -> None:
     with pytest.raises(ValueError, match="no page"):

@@ -24,13 +24,12 @@ def test_a_repeated_placeholder_reads_the_same_text():
 @pytest.mark.parametrize(
     ("name", "said", "facts"),
     [
-        ("click-tab", "Please click on Tab #3.", {"number": "3"}),
-        ("click-tab", "Your task: Click on Tab #3.", {"number": "3"}),
-        ("click-shape", "I want you to click on a large red digit", {"what": "large red digit"}),
-        ("click-shape", "Click on a small item Thank you.", {"what": "small item"}),
+        ("click-tab", "Click on Tab #3.", {"number": "3"}),
+        ("click-tab", "Switch to Tab #3.", {"number": "3"}),
+        ("click-shape", "Find a large red digit and click it", {"what": "large red digit"}),
     ],
 )
-def test_a_courtesy_around_the_pages_own_words_is_passed_over(name, said, facts):
+def test_an_instruction_is_read_in_any_wording(name, said, facts):
     assert TEMPLATES[name].read(said) == facts
 
 
@@ -43,6 +42,12 @@ def test_reword_by_name():
 def test_a_wording_that_does_not_exist_is_refused(wording):
     with pytest.raises(ValueError, match=f"wording {wording} does not exist; it has 3"):
         reword("click-tab", "Click on Tab #3.", wording)
+
+
+def test_a_page_outside_the_suite_has_its_own_words_only():
+    assert reword("email-inbox", "Delete it.", 0) == "Delete it."
+    with pytest.raises(ValueError, match="email-inbox: wording 1 of a page that is not in the suite"):
+        reword("email-inbox", "Delete it.", 1)
 
 
 def test_a_foreign_instruction_is_refused():

@@ -20,6 +20,7 @@ from guiderail.envs import keys, page, plan, scripts
 from guiderail.envs.cdp import Json
 from guiderail.envs.channel import Channel, deadline
 from guiderail.envs.types import InfraError, Observation, StepResult
+from guiderail.tasks.miniwob import check_wording, reword
 from guiderail.tasks.types import TaskSpec
 
 EPOCH_S = 1_700_000_000  # what Date says when a page is made
@@ -61,9 +62,10 @@ class BrowserEnv:
     async def reset(self, task: TaskSpec) -> StepResult:
         """Start the episode of `task`; the page is loaded when the template changes (or must be).
 
-        Raises ValueError for a template without a page, InfraError.
+        Raises ValueError, with nothing done, for a template without a page or without the task's wording, InfraError.
         """
         url = page.page_url(task.template)
+        check_wording(task.template, task.wording)
         async with self._call(f"reset {task.id}"):
             self._send("Input.dispatchMouseEvent", keys.mouse("Moved", scripts.WIDTH - 1, scripts.HEIGHT - 1))
             said = None
@@ -76,7 +78,7 @@ class BrowserEnv:
             if said is None:
                 raise InfraError(f"{url} did not become a task page", "crash")
             self._template, self._step = task.template, 0
-            self._instruction = page.reword(said, task.wording)
+            self._instruction = reword(task.template, said, task.wording)
             await self._live(self._channel.step_ms + PAST_MS)
             return await self._result()
 

@@ -1,31 +1,16 @@
-"""What we know of MiniWoB++ pages: where they lie, how an episode starts, how its instruction may be reworded.
+"""What we know of MiniWoB++ pages: where they lie, how an episode starts.
 
-Guarantees: rewording is deterministic and keeps every word of the page's own utterance.
+Guarantees: only pages of the installed `miniwob` package are named. Other wordings of an instruction: `tasks.miniwob`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from guiderail.envs.scripts import START
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-WORDINGS: tuple[Callable[[str], str], ...] = (
-    lambda u: f"Please {_lower(u)}",
-    lambda u: f"Your task: {u}",
-    lambda u: f"Now {_lower(u)}",
-    lambda u: f"Do this: {u}",
-    lambda u: f"I want you to {_lower(u)}",
-    lambda u: f"{u} Thank you.",
-)
 
 # Pages that keep timers or fields over episodes: loaded anew for each, so that a seed always gives the same episode.
 RELOAD = frozenset(
@@ -34,13 +19,6 @@ RELOAD = frozenset(
         *("choose-date-medium", "moving-items", "scroll-text", "scroll-text-2"),
     )
 )
-
-
-def reword(utterance: str, wording: int) -> str:
-    """Instruction variant `wording`: 0 the page's own words, n > 0 the n-th general rewording (cyclic)."""
-    if wording < 0:
-        raise ValueError(f"wording {wording}: must be 0 or more")
-    return utterance if wording == 0 else WORDINGS[(wording - 1) % len(WORDINGS)](utterance)
 
 
 def start_script(seed: int) -> str:

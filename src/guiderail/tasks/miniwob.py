@@ -117,6 +117,18 @@ def expert(template: str) -> Callable[[Sequence[Mapping[str, Any]], str, int, Se
     return TEMPLATES[template].expert
 
 
+def check_wording(template: str, wording: int) -> None:
+    """Check that `template` has wording number `wording`; every page has its own, 0. Raises ValueError."""
+    if wording and template not in TEMPLATES:
+        raise ValueError(f"{template}: wording {wording} of a page that is not in the suite; it has its own only (0)")
+    if wording:
+        TEMPLATES[template].check_wording(wording)
+
+
 def reword(template: str, instruction: str, wording: int) -> str:
-    """`instruction` of a page in wording number `wording` (0 = the page's own). Raises KeyError, ValueError."""
-    return TEMPLATES[template].reword(instruction, wording)
+    """`instruction` of a page in wording number `wording` (0 = the page's own words, of any page).
+
+    Raises ValueError when there is no such wording or the instruction is not the template's.
+    """
+    check_wording(template, wording)
+    return TEMPLATES[template].reword(instruction, wording) if wording else instruction

@@ -37,25 +37,23 @@ class Template:
     heldout: bool = False
 
     def read(self, instruction: str) -> dict[str, str]:
-        """Facts of `instruction`, in any of the wordings, or in the page's own with a courtesy around it.
-
-        Raises ValueError when it is none of these.
-        """
-        own = self.wordings[0]
-        courteous = f"(?:.* )?[{own[0]}{own[0].lower()}]{_pattern(own[1:])}"
-        said = instruction.removesuffix(" Thank you.")
-        for pattern in (*map(_pattern, self.wordings), courteous):
-            match = re.fullmatch(pattern, said, re.DOTALL)
+        """Facts of `instruction`, in any of the wordings. Raises ValueError when it is none of them."""
+        for pattern in map(_pattern, self.wordings):
+            match = re.fullmatch(pattern, instruction, re.DOTALL)
             if match:
                 return match.groupdict()
         raise ValueError(f"{self.name}: instruction {instruction!r} fits none of the wordings {self.wordings}")
 
-    def reword(self, instruction: str, wording: int) -> str:
-        """`instruction` in wording number `wording` (0 = the page's own words, returned as they are)."""
+    def check_wording(self, wording: int) -> None:
+        """Raises ValueError when there is no wording of that number."""
         if not 0 <= wording < len(self.wordings):
             raise ValueError(
                 f"{self.name}: wording {wording} does not exist; it has {len(self.wordings)} (0 = the page's own)"
             )
+
+    def reword(self, instruction: str, wording: int) -> str:
+        """`instruction` in wording number `wording` (0 = the page's own words, returned as they are)."""
+        self.check_wording(wording)
         return instruction if wording == 0 else self.wordings[wording].format(**self.read(instruction))
 
     def expert(
