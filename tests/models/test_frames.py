@@ -89,6 +89,16 @@ def test_a_writer_that_dies_leaves_no_frame(tmp_path, monkeypatch):
     assert store.get_png(store.put(data)) == data
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_store_syncs_and_both_are_whole(tmp_path, monkeypatch, durable):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    store, data = FrameStore(tmp_path, durable=durable), png((1, 2, 3))
+    sha = store.put(data)
+    assert len(synced) == durable
+    assert (tmp_path / f"{sha}.png").read_bytes() == data and len(os.listdir(tmp_path)) == 1
+
+
 def _put_all(folder: str) -> None:
     store = FrameStore(folder)
     for i in range(20):

@@ -1,7 +1,8 @@
 """Frames by content: PNG bytes stored once under their sha256, pixels decoded late.
 
-Guarantees: a file that exists is whole (written beside, fsynced, renamed), `get_png(put(b)) == b`, the same bytes are
-stored once, and bytes that do not match their name are refused. Safe for several processes writing one folder and for
+Guarantees: a file that exists is whole however its writer ended (written beside, renamed), and after a crash of the
+machine too when the store is durable (fsynced before the rename); `get_png(put(b)) == b`, the same bytes are stored
+once, and bytes that do not match their name are refused. Safe for several processes writing one folder and for
 several threads sharing one store. Does not delete anything and does not re-encode.
 """
 
@@ -27,15 +28,17 @@ _SHA = re.compile(r"[0-9a-f]{64}")
 class FrameStore:
     """Content-addressed PNG frames in a folder (`<sha256>.png`), or in memory when `dir` is None.
 
-    dir: created when missing. cache: decoded images kept (least recently used go first).
+    dir: created when missing. cache: decoded images kept (least recently used go first). durable: fsync every frame;
+    leave it out where frames can be made again, an fsync may take longer than a step of the environment.
     """
 
-    def __init__(self, dir: str | Path | None = None, cache: int = 64) -> None:
+    def __init__(self, dir: str | Path | None = None, cache: int = 64, *, durable: bool = True) -> None:
         self.dir = Path(dir) if dir is not None else None
         self._memory: dict[str, bytes] = {}
         self._known: set[str] = set()
         self._images: OrderedDict[str, np.ndarray] = OrderedDict()
         self._cache = cache
+        self._durable = durable
         self._lock = threading.Lock()
         if self.dir is not None:
             self.dir.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,7 @@ class FrameStore:
         elif sha not in self._known:
             path = self.path(sha)
             if not path.exists():
-                _write_atomically(path, png)
+                _write_atomically(path, png, self._durable)
             self._known.add(sha)
         return sha
 
@@ -114,14 +117,15 @@ class FrameStore:
         return sum(1 for _ in self)
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, fsync, rename; a writer that dies leaves no half file under the final name."""
+def _write_atomically(path: Path, data: bytes, durable: bool) -> None:
+    """Write beside, fsync when `durable`, rename; a writer that dies leaves no half file under the final name."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=".frame-", suffix=".tmp")
     try:
         with os.fdopen(fd, "wb") as f:
             f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+            if durable:
+                f.flush()
+                os.fsync(f.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

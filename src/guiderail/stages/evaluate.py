@@ -82,7 +82,7 @@ class Player:
         """Play every job; frames go to `folder`. Returns all attempts and the seconds they took."""
         params, started, shown = self.ctx.params, time.perf_counter(), 0
         policy = load_policy(self.subject.folder, params.model)
-        frames = FrameStore(folder)
+        frames = FrameStore(folder, durable=False)
         builder = PromptBuilder(policy.tokenizer, params.prompt, policy.image_tokens)
 
         def progress(done: int, total: int) -> None:

@@ -103,7 +103,7 @@ class PoolRollouts:
         tracker."""
         folder = self.ctx.work / "rollouts"
         write_episodes(folder, episodes, part=iteration)
-        sample = FrameStore(folder / "frames")
+        sample = FrameStore(folder / "frames", durable=False)
         for k, step in enumerate(episodes[0].steps):
             png = frames.get_png(step.frame)
             sample.put(png)
