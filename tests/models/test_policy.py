@@ -172,6 +172,15 @@ def test_load_policy_gives_the_saved_model(folder, tiny):
     assert not trainable.features.enabled
 
 
+def test_loading_shows_no_progress_bar_and_leaves_the_setting(folder, capfd):
+    from transformers.utils import logging
+
+    assert logging.is_progress_bar_enabled()
+    load_policy(folder, Model(path=str(folder), device="cpu"))
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled()
+
+
 def test_load_policy_puts_an_adapter_on_its_parent(folder, tiny, tmp_path):
     from peft import LoraConfig, get_peft_model
 

@@ -57,9 +57,10 @@ def test_frames_are_not_resized_and_white_is_zero():
     assert np.abs(np.asarray(white["pixel_values"])).max() == 0
 
 
-def test_saved_and_loaded_are_equal(tmp_path):
+def test_saved_and_loaded_are_equal(tmp_path, capfd):
     model = tiny.build_model(TOKENIZER, hidden=48, layers=1, vision_layers=3)
     tiny.save(model, PROCESSOR, str(tmp_path))
+    assert capfd.readouterr() == ("", "")  # no progress bar
     loaded = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path, local_files_only=True)
     before, after = model.state_dict(), loaded.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(v, after[k]) for k, v in before.items())

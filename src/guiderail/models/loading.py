@@ -16,6 +16,7 @@ import torch
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
 from guiderail.models.policy import Policy
+from guiderail.models.quiet import no_progress_bars
 from guiderail.params import Model
 
 
@@ -97,13 +98,14 @@ def load_policy(path: str | Path, params: Model, adapter: str | Path | None = No
         return load_policy(adapter_parent(path), params, adapter=path)
     folder = check_folder(path)
     torch.set_num_threads(params.threads)
-    model = Qwen3VLForConditionalGeneration.from_pretrained(
-        folder,
-        local_files_only=True,
-        use_safetensors=True,
-        dtype=getattr(torch, params.dtype),
-        attn_implementation="sdpa",
-    )
+    with no_progress_bars():
+        model = Qwen3VLForConditionalGeneration.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=getattr(torch, params.dtype),
+            attn_implementation="sdpa",
+        )
     model.to(resolve_device(params.device)).eval()
     if adapter is not None:
         _put_adapter(model, Path(adapter))

@@ -21,6 +21,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
+from guiderail.models.quiet import no_progress_bars
 from guiderail.models.words import all_words
 
 SPECIALS = [
@@ -155,5 +156,6 @@ def build_model(
 
 def save(model: Qwen3VLForConditionalGeneration, processor: Qwen3VLProcessor, path: str) -> None:
     """Write one Hugging Face folder: safetensors weights, config, processor, tokenizer."""
-    model.save_pretrained(path, safe_serialization=True)
+    with no_progress_bars():
+        model.save_pretrained(path, safe_serialization=True)
     processor.save_pretrained(path)
