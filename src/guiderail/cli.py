@@ -71,10 +71,6 @@ def build() -> argparse.ArgumentParser:
         p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
         if "env-pool" in stage.uses:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
-        if "engine" in stage.uses:
-            p.add_argument(
-                "--engine-url", metavar="URL", help="use this inference server instead of the built-in engine"
-            )
     for name, (text, add) in EXTRA.items():
         add(commands.add_parser(name, description=text, formatter_class=raw))
     return parser
@@ -87,7 +83,7 @@ def _stage(args: argparse.Namespace) -> None:
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
-    attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "engine_url", None))
+    attach = Attach(getattr(args, "env_pool_url", None))
     run_stage(args.command, axes, args.params, attach)
 
 

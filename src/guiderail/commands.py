@@ -76,7 +76,7 @@ STAGES = {
         "rl, recipes.R, prompt, model, env",
         "guiderail merge --recipe grpo --seed 0",
         axes=("recipe", "seed"),
-        uses=("env-pool", "engine"),
+        uses=("env-pool",),
     ),
     "merge": StageHelp(
         "make one checkpoint of adapter and base",
@@ -96,7 +96,7 @@ STAGES = {
         "evaluate, prompt, model, env",
         "guiderail report",
         axes=("recipe", "seed", "benchmark"),
-        uses=("env-pool", "engine"),
+        uses=("env-pool",),
     ),
     "report": StageHelp(
         "tables, curves and film strips",

@@ -1,5 +1,6 @@
 """The stage runner: checks first, publishes whole, goes on after a kill, reads only what is declared."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Project
+from guiderail.cli import build
 from guiderail.params import ParamError, Params
 from guiderail.stages import runner
 from guiderail.stages.meter import Meter
@@ -198,6 +200,13 @@ def test_help_is_quick_and_teaches(project):
         "then",
     ):
         assert words in page
+
+
+@pytest.mark.parametrize("command", ["rl", "evaluate"])
+def test_only_the_services_that_can_be_attached_are_offered(command):
+    (sub,) = (a for a in build()._actions if a.dest == "command")
+    offered = {o for action in sub.choices[command]._actions for o in action.option_strings if o.endswith("-url")}
+    assert offered == {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach)}
 
 
 def test_context_progress_without_terminal(tmp_path, capsys):

@@ -87,7 +87,7 @@ class StageContext:
     `params`: checked parameters; reading a section that dvc.yaml does not list for this stage raises.
     `out`: temporary directory beside the final one; write outputs here and nowhere else.
     `final`: where `out` will be after success. `work`: attempt folder; put resumable state here.
-    `env_pool_url`, `engine_url`: attach to a running service instead of starting one.
+    `env_pool_url`: attach to a running environment pool instead of starting one.
     """
 
     params: Params
@@ -98,7 +98,6 @@ class StageContext:
     work: Path
     tracker: Tracker
     env_pool_url: str | None = None
-    engine_url: str | None = None
     options: dict[str, str] = field(default_factory=dict)
 
     @property

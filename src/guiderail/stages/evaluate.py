@@ -20,7 +20,6 @@ from guiderail.bench.metrics import metrics
 from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import PromptBuilder
-from guiderail.params import ParamError
 from guiderail.pool.local import env_pool
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
@@ -35,8 +34,6 @@ CACHE = paths.WORK / "eval-cache"
 def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
     """Evaluate the checkpoints of one recipe and seed on one benchmark."""
     p = ctx.params.evaluate
-    if ctx.engine_url:
-        raise ParamError("--engine-url: evaluate runs the built-in engine; leave the option out")
     manifest = splits.load_manifest(paths.tasks_json())
     jobs = bench.plan(manifest, benchmark, p)
     places = {

@@ -43,7 +43,6 @@ class Attach:
     """Services that run already and are to be used instead of starting own ones."""
 
     env_pool_url: str | None = None
-    engine_url: str | None = None
 
 
 class _Guarded(Params):
@@ -162,7 +161,6 @@ def execute(
                     work,
                     tracker,
                     attach.env_pool_url,
-                    attach.engine_url,
                     options or {},
                 )
                 stage_function(job.stage)(ctx, **job.axes)
