@@ -1,7 +1,8 @@
 """The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
-or input is told in one line, with exit status 2, before any work; Ctrl-C gives 130 and SIGTERM 143. Holds no logic of
+or input is told in one line, with exit status 2, before any work; an error that explains itself ends with its text and
+exit status 1 (`GUIDERAIL_TRACEBACK=1` shows where it came from); Ctrl-C gives 130 and SIGTERM 143. Holds no logic of
 its own.
 """
 
@@ -37,6 +38,7 @@ Usually an engine runs the stages, and only those that need it:
 By hand, for one point of the sweep:
   guiderail rl --recipe grpo --seed 0
 `guiderail <command> --help` tells what a command reads and writes. Everything is set in params.yaml.
+GUIDERAIL_TRACEBACK=1 in the environment adds the traceback to errors that are told in words.
 """
 
 
@@ -95,12 +97,9 @@ def _setup(args: argparse.Namespace) -> None:
     from guiderail.tracking import prepare_store
 
     if not args.no_browser:
-        from guiderail.envs.chromium import BrowserNotFound, install
+        from guiderail.envs.chromium import install
 
-        try:
-            found = install()
-        except BrowserNotFound as e:
-            raise SystemExit(f"guiderail setup: {e}") from None
+        found = install()
         print(f"browser: {found.version} at {found.path}")
     if not Path(".git").exists() and Path(".dvc").is_dir():
         local = Path(".dvc/config.local")
@@ -197,6 +196,7 @@ RUN = {"setup": _setup, "preset": _preset, "schema": _schema, "pretrain": _pretr
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = build().parse_args(argv)
+    from guiderail.errors import Explained
     from guiderail.params import ParamError
 
     try:
@@ -204,6 +204,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ParamError as e:
         print(f"guiderail {args.command}: {e.message}", file=sys.stderr)
         return 2
+    except Explained as e:
+        if os.environ.get("GUIDERAIL_TRACEBACK") == "1":
+            raise
+        print(f"guiderail {args.command}: {e}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"guiderail {args.command}: stopped; the same command goes on from here", file=sys.stderr)
         return 130

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guiderail import service_guard
+from guiderail.errors import Explained
 
 
-class ServiceError(RuntimeError):
+class ServiceError(Explained, RuntimeError):
     """A service did not start or did not become ready; the message ends with the last lines of its log."""
 
 

@@ -14,6 +14,7 @@ PLUMBING = {
     "guiderail",
     "guiderail.params",
     "guiderail.curves",
+    "guiderail.errors",
     "guiderail.param_errors",
     "guiderail.services",
     "guiderail.service_guard",

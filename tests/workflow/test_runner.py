@@ -1,6 +1,7 @@
 """The stage runner: checks first, publishes whole, goes on after a kill, reads only what is declared."""
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from conftest import Project
 from guiderail.cli import build
+from guiderail.errors import Explained
 from guiderail.params import ParamError, Params
 from guiderail.stages import runner
 from guiderail.stages.meter import Meter
@@ -154,6 +156,48 @@ def test_bad_command_is_one_line_and_status_2(project, argv, words):
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (project.path / "results").exists()
+
+
+FAILING = """
+from guiderail.errors import Explained
+
+class NoRain(Explained, RuntimeError):
+    pass
+
+def provision(ctx):
+    raise NoRain("no rain in May\\nlook at the sky")
+"""
+
+
+def test_an_error_that_explains_itself_ends_with_its_text_alone(slow, tmp_path):
+    (tmp_path / "slow_stages.py").write_text(FAILING)
+    argv = ["guiderail", "provision"]
+    done = subprocess.run(argv, cwd=slow.path, env=slow.env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "guiderail provision: no rain in May\nlook at the sky\n")
+    assert not (slow.path / "results/provision").exists()
+    env = slow.env | {"GUIDERAIL_TRACEBACK": "1"}
+    done = subprocess.run(argv, cwd=slow.path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "NoRain: no rain in May" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("services.ServiceError", "stages.provision.SelfTestFailed", "stages.demos.ExpertMisses"),
+        *("envs.chromium.BrowserNotFound", "envs.types.InfraError", "train.gates.GateError"),
+        *(
+            "train.optim.TrainableError",
+            "train.optim.NotFinite",
+            "models.loading.CheckpointError",
+            "tasks.splits.OverlapError",
+        ),
+        *("checkpoints.manifest.ManifestError", "checkpoints.merge.MergeError", "checkpoints.save.StateError"),
+        *("checkpoints.verify.VerifyError", "checkpoints.weights.WeightsError", "report.data.ReportError"),
+    ],
+)
+def test_errors_of_the_chain_explain_themselves(name):
+    module, cls = f"guiderail.{name}".rsplit(".", 1)
+    assert issubclass(getattr(importlib.import_module(module), cls), Explained)
 
 
 def test_meter_sees_children_and_earlier_attempts(tmp_path):

@@ -24,6 +24,7 @@ import guiderail
 from guiderail.bench import records
 from guiderail.checkpoints import manifest as manifests
 from guiderail.checkpoints.save import sha256_file
+from guiderail.errors import InputError
 from guiderail.params import Evaluate
 from guiderail.rollout.types import Episode
 from guiderail.seeds import derive_seed
@@ -65,10 +66,10 @@ def plan(manifest: splits.Manifest, benchmark: str, params: Evaluate) -> list[Jo
     """The (task, episode number) pairs to play, in the order of the manifest: all splits.
 
     `params.episodes` per split and template: the first instances, then (when sampling) the same ones again; greedy
-    repeats would be copies, so they are not played. Raises ValueError when the manifest is of another suite.
+    repeats would be copies, so they are not played. Raises InputError when the manifest is of another suite.
     """
     if manifest["suite"] != benchmark:
-        raise ValueError(
+        raise InputError(
             f"benchmark {benchmark!r}: the manifest holds tasks of suite {manifest['suite']!r}. "
             f"Set sweep.benchmark to [{manifest['suite']}], or provision.suite to {benchmark}."
         )

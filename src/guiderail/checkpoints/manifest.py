@@ -17,13 +17,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from guiderail.checkpoints.save import sha256_file
+from guiderail.errors import Explained
 
 FILE = "manifest.json"
 UNHASHED = (FILE, "verify.json", "provenance.json", "curves.jsonl", ".snakemake_timestamp")
 Kind = Literal["full", "lora", "merged"]
 
 
-class ManifestError(ValueError):
+class ManifestError(Explained, ValueError):
     """A checkpoint is not what its manifest says. The message names the file or parent and the remedy."""
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.weights import adapter_deltas, rewrite, shards, tensor_names
+from guiderail.errors import Explained
 
 Change = dict[str, Callable[[Tensor], Tensor]]
 
 
-class MergeError(ValueError):
+class MergeError(Explained, ValueError):
     """Checkpoints cannot be merged. The message says which, why and what to do."""
 
 

@@ -21,10 +21,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from guiderail.errors import Explained
+
 _STATE = re.compile(r"state-(\d{8})")
 
 
-class StateError(RuntimeError):
+class StateError(Explained, RuntimeError):
     """A saved state is damaged or belongs to another run."""
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.merge import interpolate
+from guiderail.errors import Explained
 from guiderail.models.features import Frames
 from guiderail.models.loading import load_policy
 from guiderail.models.policy import Policy
@@ -23,7 +24,7 @@ from guiderail.params import Model
 from guiderail.rollout.types import ChunkRow
 
 
-class VerifyError(RuntimeError):
+class VerifyError(Explained, RuntimeError):
     """A merged checkpoint is not the trained policy."""
 
 

@@ -19,13 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from guiderail.checkpoints.manifest import UNHASHED
+from guiderail.errors import Explained
 from guiderail.params import Lora
 
 ADAPTER_FILE = "adapter_model.safetensors"
 _PREFIX, _ADAPTER = "base_model.model.", "default"
 
 
-class WeightsError(ValueError):
+class WeightsError(Explained, ValueError):
     """Trained tensors and checkpoint files do not fit together."""
 
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from guiderail.errors import Explained
+
 SYSTEM_NAMES = (
     "chromium-headless-shell",
     "headless_shell",
@@ -40,7 +42,7 @@ REMEDY = (
 )
 
 
-class BrowserNotFound(RuntimeError):
+class BrowserNotFound(Explained, RuntimeError):
     """No browser; the text lists what was tried and the remedy."""
 
 

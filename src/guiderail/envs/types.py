@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from guiderail.actions.types import Action
+from guiderail.errors import Explained
 from guiderail.tasks.types import TaskSpec
 
 OutcomeKind = Literal["success", "failure", "infra_error", "judge_error"]
@@ -63,7 +64,7 @@ class Outcome:
             raise ValueError(f"outcome {self.kind} with reward {self.reward}: only success and failure carry one")
 
 
-class InfraError(RuntimeError):
+class InfraError(Explained, RuntimeError):
     """The environment failed, not the agent. `cause` is one of crash, timeout, lease_lost."""
 
     def __init__(self, message: str, cause: Cause = "crash") -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
+from guiderail.errors import Explained
 from guiderail.models.policy import Policy
 from guiderail.models.quiet import no_progress_bars
 from guiderail.params import Model
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Explained, ValueError):
     """A checkpoint folder cannot be loaded; the message names the folder, what is missing and the remedy."""
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pandas as pd
 
+from guiderail.errors import Explained
 from guiderail.params import Params
 
 KEYS = ["recipe", "train_seed", "benchmark"]
 
 
-class ReportError(RuntimeError):
+class ReportError(Explained, RuntimeError):
     """The report cannot be made; the text names the missing input and the command that makes it."""
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_to_json
+from guiderail.errors import Explained
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.local import env_pool
 from guiderail.pool.work import map_pool
@@ -30,6 +31,10 @@ from guiderail.tasks.suites import get_suite
 from guiderail.tasks.types import TaskSpec
 
 MAX_MISSES = 10
+
+
+class ExpertMisses(Explained, RuntimeError):
+    """A scripted expert does not solve its template often enough to record demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ async def record(
 ) -> tuple[list[Demo], int]:
     """`per_template` successful demonstrations of each train template, in order, and how many tries missed.
 
-    Raises RuntimeError naming a template whose expert misses more than MAX_MISSES times.
+    Raises ExpertMisses naming a template whose expert misses more than MAX_MISSES times.
     """
 
     async def template(env: RemoteEnv, name: str) -> tuple[list[Demo], int]:
@@ -102,7 +107,7 @@ async def record(
                 kept.append(demo)
             if len(kept) == per_template:
                 return kept, number + 1 - per_template
-        raise RuntimeError(
+        raise ExpertMisses(
             f"demos: the expert of {name} missed {MAX_MISSES + per_template - len(kept)} of "
             f"{per_template + MAX_MISSES} instances at demos.point_grid = {grid}; run `guiderail provision` to test "
             "the template, or choose a finer grid"

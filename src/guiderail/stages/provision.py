@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guiderail.errors import Explained
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.local import env_pool
 from guiderail.pool.work import map_pool
@@ -23,7 +24,7 @@ from guiderail.tasks.selftest import selftest
 from guiderail.tasks.types import TaskSpec
 
 
-class SelfTestFailed(RuntimeError):
+class SelfTestFailed(Explained, RuntimeError):
     """Some templates do not work as tasks; the message names each."""
 
 

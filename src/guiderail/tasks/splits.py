@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from guiderail.errors import Explained, InputError
 from guiderail.params import Provision
 from guiderail.tasks.suites import choose, get_suite
 from guiderail.tasks.types import Split, TaskSpec
@@ -28,7 +29,7 @@ SEED_BITS = 48
 Manifest = dict[str, Any]
 
 
-class OverlapError(ValueError):
+class OverlapError(Explained, ValueError):
     """A checkpoint was trained on tasks it is about to be tested on."""
 
 
@@ -90,13 +91,13 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def load_manifest(path: str | Path) -> Manifest:
-    """Read a manifest and check it. Raises ValueError when its hash, version or splits are not right."""
+    """Read a manifest and check it. Raises InputError when its hash, version or splits are not right."""
     manifest: Manifest = json.loads(Path(path).read_text(encoding="utf-8"))
     found, wanted = manifest.get("hash"), manifest_hash(manifest)
     if found != wanted:
-        raise ValueError(f"{path}: hash is {found}, its content gives {wanted}: it was edited. Run `provision` again.")
+        raise InputError(f"{path}: hash is {found}, its content gives {wanted}: it was edited. Run `provision` again.")
     if manifest.get("version") != VERSION:
-        raise ValueError(
+        raise InputError(
             f"{path}: version {manifest.get('version')}, this code reads {VERSION}. Run `provision` again."
         )
     check_manifest(manifest)
@@ -104,19 +105,19 @@ def load_manifest(path: str | Path) -> Manifest:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Check that the splits are disjoint, without repeats and each in its namespace. Raises ValueError."""
+    """Check that the splits are disjoint, without repeats and each in its namespace. Raises InputError."""
     seen: dict[tuple[str, int], str] = {}
     both = set(manifest["train_templates"]) & set(manifest["heldout_templates"])
     if both:
-        raise ValueError(f"templates {sorted(both)} are both trained and held out")
+        raise InputError(f"templates {sorted(both)} are both trained and held out")
     for split in manifest["splits"]:
         allowed = manifest["heldout_templates" if split == "heldout" else "train_templates"]
         for task in tasks(manifest, split):
             key = (task.template, task.seed)
             if key in seen:
-                raise ValueError(f"{task.id} stands twice: in split {seen[key]} and in split {split}")
+                raise InputError(f"{task.id} stands twice: in split {seen[key]} and in split {split}")
             if task.split != split or namespace_of(task.seed) != split or task.template not in allowed:
-                raise ValueError(f"{task.id} does not belong in split {split}")
+                raise InputError(f"{task.id} does not belong in split {split}")
             seen[key] = split
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guiderail.errors import Explained
 from guiderail.rollout.types import ChunkRow
 
 
-class GateError(RuntimeError):
+class GateError(Explained, RuntimeError):
     """A row must not be trained on. The message names the row, what differs and what to check."""
 
 

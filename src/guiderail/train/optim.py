@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from guiderail import params as p
+from guiderail.errors import Explained, InputError
 from guiderail.seeds import derive_seed
 
 LANGUAGE = "model.language_model.layers."
@@ -24,7 +25,11 @@ ADAPTER = "default"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
-class TrainableError(ValueError):
+class NotFinite(Explained, FloatingPointError):
+    """Training has run into infinities; the message names the weights and the remedy."""
+
+
+class TrainableError(Explained, ValueError):
     """The parameters that would be trained are not the ones that should be."""
 
 
@@ -149,12 +154,12 @@ class Learner:
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=optim.lr, betas=optim.betas)
 
     def step(self, lr: float) -> float:
-        """Clip, update, clear. Returns the gradient norm before clipping; raises FloatingPointError when it is not
+        """Clip, update, clear. Returns the gradient norm before clipping; raises NotFinite when it is not
         finite."""
         norm = float(nn.utils.clip_grad_norm_(self.named.values(), self.clip))
         if not math.isfinite(norm):
             bad = [n for n, x in self.named.items() if x.grad is not None and not torch.isfinite(x.grad).all()]
-            raise FloatingPointError(f"gradient is not finite in {bad[:5]}: lower the learning rate or use float32")
+            raise NotFinite(f"gradient is not finite in {bad[:5]}: lower the learning rate or use float32")
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
@@ -176,10 +181,10 @@ class Learner:
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-        """Restore both, bit for bit. Raises ValueError when the names are not the learner's own."""
+        """Restore both, bit for bit. Raises InputError when the names are not the learner's own."""
         if weights.keys() != self.named.keys():
             differ = sorted(weights.keys() ^ self.named.keys())[:5]
-            raise ValueError(f"saved weights do not fit this model: {differ}; delete the attempt folder to start over")
+            raise InputError(f"saved weights do not fit this model: {differ}; delete the attempt folder to start over")
         for name, param in self.named.items():
             param.copy_(weights[name])
             if f"{name}|step" in state:

@@ -73,7 +73,7 @@ def train(
     reached.
 
     reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. Raises GateError,
-    FloatingPointError, Stopped.
+    NotFinite, Stopped.
     """
     if (reference is None) != (rl.kl_coef == 0.0):
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")

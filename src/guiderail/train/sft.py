@@ -15,6 +15,7 @@ import torch
 
 from guiderail.algorithms.losses import token_weights
 from guiderail.checkpoints.save import State, load_state, save_state
+from guiderail.errors import InputError
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params import Sft
@@ -61,10 +62,10 @@ def train(
     """Train on `rows` for `sft.epochs`, resuming from `work` when it holds a state. names: how to call the rows in
     errors.
 
-    Loss: mean over the span tokens of a mini-batch of -log p. Raises GateError, FloatingPointError, Stopped.
+    Loss: mean over the span tokens of a mini-batch of -log p. Raises InputError, GateError, NotFinite, Stopped.
     """
     if not rows:
-        raise ValueError("no demonstration rows: raise demos.per_template or check that the experts succeed")
+        raise InputError("no demonstration rows: raise demos.per_template or check that the experts succeed")
     check_rows(rows, names, policy.image_token_id, feature_counter(policy, frames))
     state = load_state(work)
     totals = SftTotals(**state.meta) if state else SftTotals()
