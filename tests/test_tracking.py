@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -144,3 +145,11 @@ def test_default_uri_is_absolute_and_environment_wins(tmp_path, monkeypatch):
     assert tracking.tracking_uri() == f"sqlite:///{Path.cwd()}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://x")
     assert tracking.tracking_uri() == "http://x"
+
+
+def test_one_module_imports_mlflow():
+    root = Path(tracking.__file__).parent
+    found = {
+        f.name for f in root.rglob("*.py") if re.search(r"^\s*(from|import) mlflow\b", f.read_text(), re.MULTILINE)
+    }
+    assert found == {"tracking_mlflow.py"}

@@ -94,7 +94,7 @@ def _setup_options(p: argparse.ArgumentParser) -> None:
 
 
 def _setup(args: argparse.Namespace) -> None:
-    from guiderail.tracking import prepare_store
+    from guiderail.tracking_mlflow import prepare_store
 
     if not args.no_browser:
         from guiderail.envs.chromium import install
@@ -169,7 +169,7 @@ def _ui_options(p: argparse.ArgumentParser) -> None:
 
 
 def _ui(args: argparse.Namespace) -> None:
-    from guiderail.tracking import tracking_uri
+    from guiderail.tracking_mlflow import tracking_uri
 
     program = shutil.which("mlflow", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if program is None:

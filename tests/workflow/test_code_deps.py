@@ -19,6 +19,7 @@ PLUMBING = {
     "guiderail.services",
     "guiderail.service_guard",
     "guiderail.tracking",
+    "guiderail.tracking_mlflow",
 }
 PLUMBING |= {"guiderail.provenance", "guiderail.stages"} | {
     f"guiderail.stages.{m}" for m in ("context", "paths", "meter")
