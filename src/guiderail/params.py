@@ -70,14 +70,14 @@ class Prompt(Section):
     system: Literal["none", "short", "full"] = Field("short", description="System prompt: full lists all actions.")
     chunk_steps: int = Field(3, ge=1, description="Frames per append-only chunk before it is re-anchored.")
     thought: bool = Field(True, description='Ask for and train the "Action: ..." line before the call.')
-    max_new_tokens: int = Field(40, ge=4)
+    max_new_tokens: int = Field(28, ge=4)
 
 
 class Env(Section):
     """The environment pool."""
 
     provider: Literal["local_browser"] = "local_browser"
-    slots: int = Field(16, ge=1, description="Pages in parallel.")
+    slots: int = Field(32, ge=1, description="Pages in parallel.")
     browser: str = Field("", description="Path of a Chromium; empty = find one.")
     step_ms: int = Field(300, ge=0, description="Virtual milliseconds a page lives after an action.")
     call_timeout_s: float = Field(20.0, gt=0)
@@ -91,9 +91,9 @@ class Provision(Section):
     suite: str = "miniwob"
     templates: list[str] = Field(default_factory=list, description="Train templates; empty = the suite's default.")
     heldout: list[str] = Field(default_factory=list, description="Held-out templates; empty = the suite's default.")
-    train_instances: int = Field(16, ge=1, description="Fixed train instances per template (evaluation split a).")
-    fresh_instances: int = Field(16, ge=1, description="Fresh instances per train template (evaluation split b).")
-    heldout_instances: int = Field(16, ge=1, description="Instances per held-out template (evaluation split c).")
+    train_instances: int = Field(6, ge=1, description="Fixed train instances per template (evaluation split a).")
+    fresh_instances: int = Field(20, ge=1, description="Fresh instances per train template (evaluation split b).")
+    heldout_instances: int = Field(10, ge=1, description="Instances per held-out template (evaluation split c).")
     task_seed: int = 0
     wordings: int = Field(1, ge=1, description="Instruction wording variants per instance (1 = the page's own).")
     selftest_instances: int = Field(1, ge=0, description="Instances per template for expert/no-op/random checks.")
@@ -128,7 +128,8 @@ class Optim(Section):
 class Sft(Optim):
     """Supervised warm-up on demonstrations with the thought line."""
 
-    epochs: int = Field(12, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    epochs: int = Field(10, ge=1)
     batch: int = Field(16, ge=1, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, description="Rows per forward.")
     mode: Literal["full", "lora"] = "full"
@@ -139,7 +140,7 @@ class Sft(Optim):
 class Rl(Optim):
     """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
 
-    lr: float = Field(1e-4, gt=0)
+    lr: float = Field(1e-3, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     algorithm: Literal["grpo"] = "grpo"
     iterations: int = Field(30, ge=1)

@@ -11,6 +11,7 @@ from guiderail.train.optim import (
     Learner,
     TrainableError,
     check_trainable,
+    folded,
     learning_rate,
     lora_targets,
     select_trainable,
@@ -139,3 +140,21 @@ def test_state_round_trip_and_foreign_state():
     assert all(torch.equal(one.state()[k], three.state()[k]) for k in one.state())
     with pytest.raises(ValueError, match="attempt folder"):
         three.load({"w": weights["w"]}, state)
+
+
+def test_folded_adapter_computes_the_same_and_leaves_no_trace():
+    policy = make_policy()
+    trained = names(policy.model, "lora")
+    with torch.no_grad():
+        for i, p in enumerate(trained.values()):
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(i)) * 0.1)
+    ids = torch.arange(20)[None]
+    before = {n: p.detach().clone() for n, p in policy.model.named_parameters()}
+    plain = policy.model(input_ids=ids).logits
+    with pytest.raises(RuntimeError, match="stop"), folded(policy.model):
+        inside = policy.model(input_ids=ids).logits
+        raise RuntimeError("stop")
+    assert torch.allclose(inside, plain, atol=1e-5) and not torch.equal(inside, plain)
+    assert torch.equal(policy.model(input_ids=ids).logits, plain)
+    assert all(torch.equal(p, before[n]) for n, p in policy.model.named_parameters())
+    assert {n for n, p in policy.model.named_parameters() if p.requires_grad} == set(trained)

@@ -23,8 +23,9 @@ DEFAULTS: dict[str, int | float] = {
     "shards": 46,
     "sheets": 50,
     "glyph_steps": 2500,
-    "read_first": 500,
-    "steps": 1400,
+    "read_first": 400,
+    "joint_from": 1300,
+    "steps": 1600,
     "batch": 32,
     "lr": 1.5e-3,
     "listing": 0.7,
@@ -58,7 +59,8 @@ benchmark's instructions.
 **How it was made**: `guiderail pretrain{options}`: {pages} random pages drawn by Chromium
 (`src/guiderail/train/pages.js`); {glyph_steps} steps of single patches (which letters does a patch show), then {steps}
 steps of pages: a dense loss on the vision output (what each quarter of an image token shows, and where) and, mostly
-from step {read_first} on, next-token loss on pointing and copying.
+from step {read_first} on, next-token loss on pointing and copying (up to step {joint_from} with the vision tower
+standing still, then together).
 
 **Measured** on {held} draws from {held_out} held-out random pages, teacher-forced:
 
@@ -116,6 +118,7 @@ def run(ctx: StageContext) -> None:
         lr=options["lr"],
         listing=options["listing"],
         read_first=whole["read_first"],
+        joint_from=whole["joint_from"],
         glyph_steps=whole["glyph_steps"],
         seed=whole["seed"],
         say=ctx.say,
@@ -135,6 +138,7 @@ def run(ctx: StageContext) -> None:
         glyph_steps=whole["glyph_steps"],
         steps=whole["steps"],
         read_first=whole["read_first"],
+        joint_from=whole["joint_from"],
         table="\n".join(f"| {MEASURED[k]} | {v:.2f} |" for k, v in scores.items() if k in MEASURED),
         time=f"The last part of the training, since its last start, took {minutes:.0f} minutes.",
     )

@@ -25,6 +25,7 @@ from guiderail.stages.context import StageContext
 from guiderail.tasks.splits import load_manifest, rl_task
 from guiderail.tasks.types import TaskSpec
 from guiderail.train import rl as loop
+from guiderail.train.optim import folded
 from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
 
 
@@ -83,18 +84,19 @@ class PoolRollouts:
     def collect(self, tasks: list[TaskSpec], iteration: int) -> tuple[list[Episode], FrameStore]:
         """`rl.group_size` siblings of every task; frames are kept in memory for this iteration only."""
         p, frames = self.ctx.params, FrameStore(None)
-        episodes, _ = collect(
-            HfEngine(self.policy, frames),
-            self.pool,
-            [(t, s) for t in tasks for s in range(self.rl.group_size)],
-            PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens),
-            frames=frames,
-            temperature=self.rl.temperature,
-            run_seed=self.ctx.seed,
-            policy_version=iteration,
-            max_infra_retries=p.env.max_infra_retries,
-            slots=p.env.slots,
-        )
+        with folded(self.policy.model):
+            episodes, _ = collect(
+                HfEngine(self.policy, frames),
+                self.pool,
+                [(t, s) for t in tasks for s in range(self.rl.group_size)],
+                PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens),
+                frames=frames,
+                temperature=self.rl.temperature,
+                run_seed=self.ctx.seed,
+                policy_version=iteration,
+                max_infra_retries=p.env.max_infra_retries,
+                slots=p.env.slots,
+            )
         self.record(episodes, frames, iteration)
         return episodes, frames
 

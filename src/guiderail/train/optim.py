@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -76,6 +77,26 @@ def inject_lora(model: nn.Module, lora: p.Lora, seed: int) -> list[str]:
 
 def _named(model: nn.Module, suffix: str) -> Iterator[tuple[str, nn.Parameter]]:
     return ((n, x) for n, x in model.named_parameters() if n.endswith(suffix))
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[None]:
+    """Within: adapters are added into the weights they sit on (W + (alpha / r) B A), so sampling costs no more than
+    without adapters. After: every weight is back, bit for bit. A model without adapters is left alone.
+    """
+    layers: list[Any] = [m for m in model.modules() if hasattr(m, "lora_A")]
+    kept = [layer.base_layer.weight.detach().clone() for layer in layers]
+    try:
+        with torch.no_grad():
+            for layer in layers:
+                layer.base_layer.weight += layer.get_delta_weight(ADAPTER)
+                layer.enable_adapters(False)
+        yield
+    finally:
+        with torch.no_grad():
+            for layer, weight in zip(layers, kept, strict=True):
+                layer.base_layer.weight.copy_(weight)
+                layer.enable_adapters(True)
 
 
 def select_trainable(
