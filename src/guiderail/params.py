@@ -140,16 +140,16 @@ class Sft(Optim):
 class Rl(Optim):
     """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
 
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(5e-4, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     algorithm: Literal["grpo"] = "grpo"
     iterations: int = Field(30, ge=1)
     groups: int = Field(16, ge=1, description="Task instances per iteration.")
     group_size: int = Field(8, ge=2, description="Rollouts per task instance.")
     temperature: float = Field(1.0, gt=0)
-    epochs: int = Field(1, ge=1, description="Passes over the rows of one iteration.")
-    batch: int = Field(64, ge=1, description="Rows per optimiser step (accumulated).")
-    micro_batch: int = Field(32, ge=1, description="Rows per forward.")
+    epochs: int = Field(2, ge=1, description="Passes over the rows of one iteration.")
+    batch: int = Field(16, ge=1, description="Rows per optimiser step (accumulated).")
+    micro_batch: int = Field(16, ge=1, description="Rows per forward.")
     clip_low: float = Field(0.2, ge=0)
     clip_high: float = Field(0.28, ge=0)
     kl_coef: float = Field(0.0, ge=0, description="Weight of the k3 KL to the frozen starting weights.")

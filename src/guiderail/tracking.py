@@ -87,7 +87,14 @@ class Tracker:
     def artifact(self, path: Path | str, directory: str | None = None) -> None:
         """Upload a file or a folder below `directory`."""
         src = Path(path)
-        self._put(lambda run: run.artifact(self._find(src), directory))
+
+        def job(run: MlflowRun) -> None:
+            try:
+                run.artifact(self._find(src), directory)
+            except FileNotFoundError:  # published between the look and the upload: it is at its new place now
+                run.artifact(self._find(src), directory)
+
+        self._put(job)
 
     def figure(self, path: Path | str, directory: str | None = "figures") -> None:
         """Upload a figure file."""

@@ -26,6 +26,7 @@ import orjson
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_to_json
 from guiderail.envs.types import Cause, InfraError, StepResult
+from guiderail.errors import Explained
 from guiderail.pool.http import Http, TransportError
 from guiderail.pool.wire import decode_result
 from guiderail.tasks.types import TaskSpec
@@ -35,7 +36,7 @@ ATTEMPTS = 6
 WAIT_SLICE_S = 20.0
 
 
-class PoolRequestError(RuntimeError):
+class PoolRequestError(Explained, RuntimeError):
     """The pool refused a request because of how it was made; `code` is the class, e.g. unauthorized, busy."""
 
     def __init__(self, code: str, message: str) -> None:
