@@ -93,7 +93,7 @@ def lacks(side: Side, args: argparse.Namespace) -> str:
 def stop(child: subprocess.Popen[str]) -> None:
     """Let a side close its browser, then make sure."""
     with contextlib.suppress(ProcessLookupError):
-        child.send_signal(signal.SIGINT)
+        child.terminate()
     try:
         child.wait(GRACE_S)
     except subprocess.TimeoutExpired:
@@ -189,6 +189,7 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Measure and print; exit status 1 when a side that is there failed."""
     args = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chosen = [s for s in sides(args.pages) if not args.only or any(w in s.name for w in args.only)]
     notes = {s: f"missing: {why}" for s in chosen if (why := lacks(s, args))}
     load = psutil.getloadavg()[0]

@@ -14,7 +14,9 @@ import ctypes
 import itertools
 import json
 import os
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -37,7 +39,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of what is orphaned below it. Raises OSError."""
+    """Make this process the parent of what is orphaned below it, and SIGTERM an orderly end. Raises OSError."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
