@@ -171,11 +171,14 @@ def _by_distribution() -> None:
 
 
 def _npm_tarball(into: Path) -> Path:
-    """Fetch the package's tarball with npm, or from the registry by HTTP when npm is not there."""
+    """Fetch the package's tarball with npm, or by HTTP from the registry that NPM_CONFIG_REGISTRY names. Raises
+    RuntimeError when there is neither."""
     if shutil.which("npm"):
         out = _run(["npm", "pack", NPM_PACKAGE, "--silent"], 900, cwd=into)
         return into / out.strip().splitlines()[-1]
-    registry = os.environ.get("NPM_CONFIG_REGISTRY", "https://registry.npmjs.org").rstrip("/")
+    registry = os.environ.get("NPM_CONFIG_REGISTRY", "").rstrip("/")
+    if not registry:
+        raise RuntimeError("no npm, and NPM_CONFIG_REGISTRY names no registry")
     with urllib.request.urlopen(f"{registry}/{NPM_PACKAGE}/latest", timeout=60) as answer:
         url = json.load(answer)["dist"]["tarball"]
     target = into / "package.tgz"
