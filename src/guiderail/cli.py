@@ -151,7 +151,7 @@ def _pretrain_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--out", default="assets/tiny-vlm", metavar="DIR", help="folder to write (default: assets/tiny-vlm)")
     p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
     p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the recipe, e.g. minutes=5"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the recipe, e.g. steps=800"
     )
 
 

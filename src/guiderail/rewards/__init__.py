@@ -1,1 +1,0 @@
-"""Rewards beyond the score an environment gives. There are none yet."""
