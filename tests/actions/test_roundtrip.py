@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from guiderail.actions.codec import SHORT_SYSTEM, get_codec
+from guiderail.actions.codec import get_codec
+from guiderail.actions.prompts_full import SHORT_SYSTEM
 from guiderail.actions.types import (
     Answer,
     Click,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from guiderail.models.attention import RowMismatch, SlotCache, mrope_positions
 from guiderail.models.loading import CheckpointError, load_policy
 from guiderail.models.policy import Policy
+from guiderail.models.rows import ChunkRow
 from guiderail.params import Model
-from guiderail.rollout.types import ChunkRow
 from tinyvlm import make_model
 
 

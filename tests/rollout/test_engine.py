@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from guiderail.models.attention import RowMismatch
 from guiderail.models.policy import Policy
+from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.rollout.engines.hf import HfEngine, draw, nucleus
-from guiderail.rollout.types import ChunkRow, Prompt, SamplingParams
+from guiderail.rollout.types import SamplingParams
 from tinyvlm import make_model
 
 

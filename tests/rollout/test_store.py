@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guiderail.envs.types import Outcome
+from guiderail.models.rows import ChunkRow
 from guiderail.rollout.store import EPISODES, ROWS, STEPS, read_episodes, stored_parts, write_episodes
-from guiderail.rollout.types import ChunkRow, Completion, Episode, SamplingParams, StepRecord
+from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
 from guiderail.tasks.types import TaskSpec
 

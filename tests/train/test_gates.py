@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guiderail.rollout.types import ChunkRow
+from guiderail.models.rows import ChunkRow
 from guiderail.train.batch import microbatches, minibatches
 from guiderail.train.gates import GateError, check_logprobs, check_rows
 

@@ -20,9 +20,10 @@ import torch
 
 from guiderail.envs.types import Outcome
 from guiderail.models.policy import Policy
+from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.params import Rl, Sft
 from guiderail.rollout.engines.hf import HfEngine
-from guiderail.rollout.types import ChunkRow, Episode, Prompt, SamplingParams, StepRecord
+from guiderail.rollout.types import Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
 from guiderail.tasks.types import TaskSpec
 from guiderail.train import rl as rl_loop

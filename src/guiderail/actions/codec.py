@@ -7,12 +7,12 @@ A codec holds no state and does not know pixels, screens or tokenizers.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
+from guiderail.actions.guiderail_dsl import GuiderailCodec
+from guiderail.actions.prompts_full import SystemKind
+from guiderail.actions.qwen3vl import Qwen3VLCodec
 from guiderail.actions.types import Action, Parsed, ParseFailure
-
-SystemKind = Literal["none", "short", "full"]
-SHORT_SYSTEM = "Work the screen."
 
 
 class Codec(Protocol):
@@ -45,9 +45,6 @@ class Codec(Protocol):
 
 def get_codec(name: str) -> Codec:
     """The codec called `name`. Raises ValueError naming those that exist."""
-    from guiderail.actions.guiderail_dsl import GuiderailCodec
-    from guiderail.actions.qwen3vl import Qwen3VLCodec
-
     codecs: dict[str, Codec] = {"guiderail": GuiderailCodec(), "qwen3vl": Qwen3VLCodec()}
     if name not in codecs:
         raise ValueError(f"prompt.codec = {name!r}: no such codec; choose one of {sorted(codecs)}")

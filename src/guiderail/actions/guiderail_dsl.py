@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from guiderail.actions.bounds import checked, chord, quantise, read_chord
-from guiderail.actions.codec import SHORT_SYSTEM, SystemKind
-from guiderail.actions.prompts_full import GUIDERAIL_FORMAT, GUIDERAIL_FULL
+from guiderail.actions.prompts_full import GUIDERAIL_FORMAT, GUIDERAIL_FULL, SHORT_SYSTEM, SystemKind
 from guiderail.actions.text import Unreadable, clip, escape, read_thought, take_think, well_formed, write_thought
 from guiderail.actions.types import (
     Action,

@@ -1,4 +1,4 @@
-"""The long system prompts, for models that have not been trained on the format: action space and response format.
+"""The system prompts: the short one, and long ones (actions, response format) for models not trained on the format.
 
 Plain constants; `guiderail.models.prompts` golden files hold them. `*_FORMAT` is keyed by "ask for a thought line".
 """
@@ -6,6 +6,10 @@ Plain constants; `guiderail.models.prompts` golden files hold them. `*_FORMAT` i
 from __future__ import annotations
 
 import json
+from typing import Literal
+
+SystemKind = Literal["none", "short", "full"]
+SHORT_SYSTEM = "Work the screen."
 
 GUIDERAIL_FULL = """\
 You operate a computer by looking at its screen. Each turn shows the current screen; reply with the next single action.

@@ -22,8 +22,7 @@ import re
 from typing import Any
 
 from guiderail.actions.bounds import checked, quantise, read_chord
-from guiderail.actions.codec import SHORT_SYSTEM, SystemKind
-from guiderail.actions.prompts_full import QWEN3VL_FORMAT, QWEN3VL_FULL
+from guiderail.actions.prompts_full import QWEN3VL_FORMAT, QWEN3VL_FULL, SHORT_SYSTEM, SystemKind
 from guiderail.actions.text import Unreadable, clip, read_thought, take_think, u4, well_formed, write_thought
 from guiderail.actions.types import (
     Action,

@@ -20,8 +20,8 @@ from guiderail.errors import Explained
 from guiderail.models.features import Frames
 from guiderail.models.loading import load_policy
 from guiderail.models.policy import Policy
+from guiderail.models.rows import ChunkRow
 from guiderail.params import Model
-from guiderail.rollout.types import ChunkRow
 
 
 class VerifyError(Explained, RuntimeError):

@@ -17,8 +17,8 @@ import torch
 
 from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
 from guiderail.models.features import FeatureCache, Frames
+from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
-from guiderail.rollout.types import ChunkRow
 
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
 MASKED = -1e30  # finite, so that p * log p of a masked token is 0 and has a gradient of 0

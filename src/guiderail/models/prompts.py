@@ -29,8 +29,8 @@ import numpy as np
 
 from guiderail.actions.codec import Codec, get_codec
 from guiderail.actions.types import ParseFailure
+from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.params import Prompt as PromptParams
-from guiderail.rollout.types import ChunkRow, Prompt
 
 SUMMARY_STEPS = 8
 NO_ACTION = "(no action)"

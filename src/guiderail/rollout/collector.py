@@ -20,10 +20,11 @@ from typing import Any
 from guiderail.actions.codec import Codec
 from guiderail.envs.types import Env, InfraError
 from guiderail.models.prompts import PromptBuilder
+from guiderail.models.rows import Prompt
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.rollout.engines.base import Engine
 from guiderail.rollout.episode import Job, PngSink, Setting, run_episode
-from guiderail.rollout.types import Completion, Episode, Prompt, SamplingParams
+from guiderail.rollout.types import Completion, Episode, SamplingParams
 from guiderail.tasks.types import TaskSpec
 
 Connect = Callable[[], Awaitable[Env]]

@@ -19,7 +19,8 @@ from guiderail.actions.types import Action, Finish, ParseFailure
 from guiderail.actions.wire import action_dumps
 from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, StepResult
 from guiderail.models.prompts import PromptBuilder
-from guiderail.rollout.types import Completion, Episode, Prompt, SamplingParams, StepRecord
+from guiderail.models.rows import Prompt
+from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
 from guiderail.tasks.types import TaskSpec
 

@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from guiderail.envs.types import Outcome
-from guiderail.rollout.types import ChunkRow, Completion, Episode, SamplingParams, StepRecord
+from guiderail.models.rows import ChunkRow
+from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.tasks.types import TaskSpec
 
 _TEXT, _I32, _I64, _F32, _F64 = pa.string(), pa.int32(), pa.int64(), pa.float32(), pa.float64()

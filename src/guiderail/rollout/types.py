@@ -1,4 +1,4 @@
-"""Rows and records of rollouts: what the engine is asked, what it answers, what the trainer trains on.
+"""Records of rollouts: how the engine is asked, what it answers, what an episode was.
 
 Guarantees: token-in/token-out (sampled ids and behaviour log-probs are stored as sampled, never re-tokenised), and the
 frame of a step is the one the policy SAW when it emitted the action.
@@ -8,21 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from guiderail.envs.types import Outcome
+from guiderail.models.rows import ChunkRow
 from guiderail.tasks.types import TaskSpec
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A multimodal prompt as token ids.
-
-    `ids` holds expanded image tokens (one id per vision feature); `frames` the sha256 of each image in order.
-    """
-
-    ids: tuple[int, ...]
-    frames: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,19 +66,3 @@ class Episode:
     steps: tuple[StepRecord, ...]
     rows: tuple[ChunkRow, ...] = field(repr=False, default=())
     last_frame: str = ""
-
-
-@dataclass(frozen=True)
-class ChunkRow:
-    """One training row: the tokens of a context chunk with its action spans.
-
-    ids: int64 [T], frames: sha256 per image in order, spans: (start, end) of each sampled completion in ids,
-    logprobs: float32 [sum of span lengths], behaviour log-probs in span order, steps: step index per span.
-    """
-
-    ids: np.ndarray
-    frames: tuple[str, ...]
-    spans: tuple[tuple[int, int], ...]
-    logprobs: np.ndarray
-    steps: tuple[int, ...]
-    temperature: float = 1.0

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from guiderail.algorithms.grpo import FloatArray, GroupAdvantages, group_advantages
+from guiderail.models.rows import ChunkRow
 from guiderail.params import Rl
-from guiderail.rollout.types import ChunkRow, Episode
+from guiderail.rollout.types import Episode
 from guiderail.train.seeds import shuffled
 
 

@@ -14,8 +14,8 @@ from guiderail.actions.wire import action_from_json
 from guiderail.models.frames import FrameStore
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
+from guiderail.models.rows import ChunkRow
 from guiderail.params import Prompt
-from guiderail.rollout.types import ChunkRow
 from guiderail.tasks.types import TaskSpec
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from guiderail.errors import Explained
-from guiderail.rollout.types import ChunkRow
+from guiderail.models.rows import ChunkRow
 
 
 class GateError(Explained, RuntimeError):

@@ -18,8 +18,8 @@ from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.errors import InputError
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
+from guiderail.models.rows import ChunkRow
 from guiderail.params import Sft
-from guiderail.rollout.types import ChunkRow
 from guiderail.seeds import derive_seed
 from guiderail.train.batch import microbatches
 from guiderail.train.gates import check_rows

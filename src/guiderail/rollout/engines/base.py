@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from guiderail.rollout.types import Completion, Prompt, SamplingParams
+from guiderail.models.rows import Prompt
+from guiderail.rollout.types import Completion, SamplingParams
 
 
 class Engine(Protocol):

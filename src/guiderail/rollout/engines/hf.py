@@ -16,7 +16,8 @@ import torch
 from guiderail.models.attention import SlotCache
 from guiderail.models.features import Frames
 from guiderail.models.policy import Packed, Policy
-from guiderail.rollout.types import Completion, Prompt, SamplingParams
+from guiderail.models.rows import Prompt
+from guiderail.rollout.types import Completion, SamplingParams
 
 
 def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
