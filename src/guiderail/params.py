@@ -170,9 +170,9 @@ class Merge(Section):
     method: Literal["lora", "linear"] = Field("lora", description="linear: interpolate start and end of the lineage.")
     weight: float = Field(1.0, ge=0, le=1, description="linear: share of the trained end (1 = the end itself).")
     tolerance: float = Field(
-        1e-2,
+        1e-4,
         gt=0,
-        description="Bound on probe logits, merged against adapter + base: float32 1e-4, float16 1e-2, bfloat16 1e-1.",
+        description="Bound on probe logits, merged against adapter + base; model.dtype float16: 1e-2, bfloat16: 1e-1.",
     )
 
 

@@ -14,7 +14,7 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints import verify as v
 from guiderail.checkpoints.merge import MergeError, interpolate, merge_linear, merge_lora
-from guiderail.checkpoints.weights import WeightsError, adapter_deltas, rewrite
+from guiderail.checkpoints.weights import WeightsError, adapter_deltas, rewrite, save_full
 from guiderail.models.loading import load_policy
 from guiderail.params import Lora, Model, Rl, Sft
 from guiderail.train.optim import TrainableError
@@ -315,3 +315,62 @@ def test_interpolate_by_hand():
     assert interpolate(torch.tensor([1.0]), torch.tensor([3.0]), 0.25).item() == 1.5
     same = torch.tensor([0.1, 1e-30])
     assert torch.equal(interpolate(same, same.clone(), 0.3), same)
+
+
+@pytest.fixture(scope="module")
+def half_chain(tmp_path_factory):
+    """base stored in float16 -> sft (full) -> rl (adapter), both trained in float32."""
+    root = tmp_path_factory.mktemp("half")
+    make_model(PROCESSOR, 0).half().save_pretrained(root / "base")
+    PROCESSOR.save_pretrained(root / "base")
+    train(root / "base", root / "sft", FULL, "sft", [], root / "work")
+    train(root / "sft", root / "rl", ADAPTER, "rl", [], root / "work")
+    return root
+
+
+def test_nothing_is_rounded_to_the_dtype_of_a_float16_base(half_chain, tmp_path):
+    root = half_chain
+    opened = open_start(root / "base", MODEL, FULL, 0, tmp_path)
+    nudge(opened)
+    base, sft = load_file(root / "base/model.safetensors"), load_file(root / "sft/model.safetensors")
+    assert {t.dtype for t in base.values()} == {torch.float16} and {t.dtype for t in sft.values()} == {torch.float32}
+    assert all(torch.equal(sft[n], x) for n, x in opened.learner.named.items())
+    assert all(torch.equal(sft[n], base[n].float()) for n in base if n not in opened.learner.named)
+    assert Qwen3VLForConditionalGeneration.from_pretrained(root / "sft", dtype="auto").dtype == torch.float32
+    merge_lora(root / "rl", tmp_path / "out", dtype=torch.float32)
+    rows, frames = probe()
+    found = v.verify(tmp_path / "out", v.reference_policy(root / "rl", MODEL, None), rows, frames, MODEL, 1e-4)
+    assert found["max_abs_logit_difference"] < 1e-4
+
+
+def test_an_adapter_on_a_float16_base_is_merged_in_the_dtype_asked_for(half_chain, tmp_path):
+    root = half_chain
+    opened = train(root / "base", tmp_path / "rl", ADAPTER, "rl", [], tmp_path / "work")
+    merge_lora(tmp_path / "rl", tmp_path / "out", dtype=torch.float32)
+    rows, frames = probe()
+    v.verify(tmp_path / "out", opened.policy, rows, frames, MODEL, 1e-4)
+    merge_lora(tmp_path / "rl", tmp_path / "rounded")  # in the parent's dtype, float16
+    with pytest.raises(v.VerifyError, match="logits differ by"):
+        v.verify(tmp_path / "rounded", opened.policy, rows, frames, MODEL, 1e-4)
+
+
+def test_weights_trained_in_a_narrower_dtype_do_not_narrow_the_others(chain, tmp_path):
+    """A float32 base trained in bfloat16: its vision tower stays float32."""
+    root, _ = chain
+    narrow = {"model.language_model.norm.weight": torch.full((48,), 0.3, dtype=torch.bfloat16)}
+    save_full(root / "base", tmp_path / "out", narrow)
+    base, got = load_file(root / "base/model.safetensors"), load_file(tmp_path / "out/model.safetensors")
+    name = "model.visual.patch_embed.proj.weight"
+    assert torch.equal(got[name], base[name])
+    assert torch.equal(got["model.language_model.norm.weight"], narrow["model.language_model.norm.weight"].float())
+
+
+def test_the_index_of_widened_shards_tells_their_size(tmp_path):
+    make_model(PROCESSOR, 0).half().save_pretrained(tmp_path / "sharded", max_shard_size="200KB")
+    rewrite(tmp_path / "sharded", tmp_path / "out", {}, torch.float32)
+    before, after = (
+        json.loads((tmp_path / d / "model.safetensors.index.json").read_text()) for d in ("sharded", "out")
+    )
+    assert after["metadata"]["total_size"] == 2 * before["metadata"]["total_size"]
+    assert after["weight_map"] == before["weight_map"]
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"

@@ -1,8 +1,8 @@
 """Merge: an adapter folded into its parent, or start and end of a lineage interpolated, as one Hugging Face folder.
 
-Guarantees: parents are verified by digest before anything is written; tensors that no training touched are bit for
-bit the parent's; processor and tokenizer come along; the result's manifest lists its lineage. Peak memory is one
-shard and its changes.
+Guarantees: parents are verified by digest before anything is written; tensors that no training touched keep the
+parent's values exactly; what is folded is stored in the dtype asked for or a wider one; processor and tokenizer come
+along; the result's manifest lists its lineage. Peak memory is one shard and its changes.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ def source(checkpoint: Path) -> tuple[Path, Change]:
     return m.check_link(found.parent, "parent", checkpoint), adapter_deltas(checkpoint)
 
 
-def fold(checkpoint: Path, out: Path) -> None:
+def fold(checkpoint: Path, out: Path, dtype: torch.dtype | None = None) -> None:
     """Write the checkpoint's full weights to `out`: W + (alpha / r) B A for an adapter, a copy otherwise. No
-    manifest."""
+    manifest. dtype: as in `weights.rewrite`."""
     parent, change = source(checkpoint)
-    rewrite(parent, out, change)
+    rewrite(parent, out, change, dtype)
 
 
-def merge_lora(end: Path, out: Path, recipe: str = "", seed: int = 0) -> m.Manifest:
+def merge_lora(end: Path, out: Path, recipe: str = "", seed: int = 0, dtype: torch.dtype | None = None) -> m.Manifest:
     """Fold `end` into `out` and write its manifest (kind "merged"). Raises ManifestError, WeightsError."""
-    fold(end, out)
+    fold(end, out, dtype)
     return _describe(end, out, recipe, seed, {"method": "lora"})
 
 
-def merge_linear(end: Path, out: Path, weight: float, recipe: str = "", seed: int = 0) -> m.Manifest:
+def merge_linear(
+    end: Path, out: Path, weight: float, recipe: str = "", seed: int = 0, dtype: torch.dtype | None = None
+) -> m.Manifest:
     """(1 - weight) * start + weight * end, tensor by tensor in float32 or better, start being what `end` was trained
     from.
 
@@ -80,7 +82,7 @@ def merge_linear(end: Path, out: Path, weight: float, recipe: str = "", seed: in
 
         return apply
 
-    rewrite(end_at, out, {name: between(name) for name in names})
+    rewrite(end_at, out, {name: between(name) for name in names}, dtype)
     return _describe(end, out, recipe, seed, {"method": "linear", "weight": weight})
 
 

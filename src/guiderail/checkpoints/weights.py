@@ -1,8 +1,8 @@
 """Write checkpoints: a Hugging Face folder made from its parent file by file, or a PEFT adapter.
 
-Guarantees: tensors that were not trained are copied bit for bit from the parent; dtype, shard layout, processor and
-tokenizer are the parent's; every trained tensor must find its place or nothing is written. Peak memory is one shard,
-not one model.
+Guarantees: no tensor is rounded: it is stored in the dtype it was trained or merged in, or the parent's where that is
+wider, so what was not trained keeps the parent's values exactly; shard layout, processor and tokenizer are the
+parent's; every trained tensor must find its place or nothing is written. Peak memory is one shard, not one model.
 """
 
 from __future__ import annotations
@@ -53,10 +53,13 @@ def tensor_names(folder: Path) -> set[str]:
     return names
 
 
-def rewrite(parent: Path, out: Path, change: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
+def rewrite(
+    parent: Path, out: Path, change: Mapping[str, Callable[[Tensor], Tensor]], dtype: torch.dtype | None = None
+) -> None:
     """Copy the Hugging Face folder `parent` into `out`, with `change[name](tensor)` in place of the tensors named.
 
-    Results are cast to the parent's dtype. Raises WeightsError when a name is not in `parent` or a shape changes.
+    Floating tensors are stored in `dtype` or the parent's own, whichever is wider (None: the parent's own); the
+    configuration says which. Raises WeightsError when a name is not in `parent` or a shape changes.
     """
     absent = sorted(change.keys() - tensor_names(parent))
     if absent:
@@ -66,27 +69,48 @@ def rewrite(parent: Path, out: Path, change: Mapping[str, Callable[[Tensor], Ten
     for file in sorted(parent.iterdir()):
         if file.is_file() and file.name not in weights and file.name not in UNHASHED and file.suffix != ".md":
             shutil.copyfile(file, out / file.name)
+    stored: set[torch.dtype] = set()
+    size = 0
     for name in sorted(weights):
         tensors = load_file(parent / name)
         with safe_open(parent / name, framework="pt") as f:
             metadata = f.metadata()
-        for key in tensors.keys() & change.keys():
-            old = tensors[key]
-            new = change[key](old).detach().to("cpu", old.dtype).contiguous()
+        for key, old in tensors.items():
+            kind = torch.promote_types(old.dtype, dtype) if dtype and old.is_floating_point() else old.dtype
+            new = change[key](old) if key in change else old
             if new.shape != old.shape:
                 raise WeightsError(f"{key}: shape {tuple(new.shape)} does not fit the parent's {tuple(old.shape)}")
-            tensors[key] = new
+            tensors[key] = new.detach().to("cpu", kind).contiguous()
+            stored |= {kind} if kind.is_floating_point else set()
+            size += tensors[key].nbytes
         save_file(tensors, out / name, metadata=metadata or {"format": "pt"})
         (out / name).chmod(0o644)  # safetensors writes files that only their owner can read
+    _tell_dtype(out, stored, size)
+
+
+def _tell_dtype(folder: Path, stored: set[torch.dtype], size: int) -> None:
+    """Let config.json name the widest dtype of the weights (`from_pretrained` goes by it), and the index their size."""
+    widest = max(stored, key=lambda d: d.itemsize, default=None)
+    config, index = folder / "config.json", folder / "model.safetensors.index.json"
+    if widest is not None and config.is_file():
+        tree = json.loads(config.read_text())
+        for part in [tree, *(v for v in tree.values() if isinstance(v, dict))]:
+            part |= {k: str(widest).removeprefix("torch.") for k in ("dtype", "torch_dtype") if part.get(k)}
+        config.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n")
+    if index.is_file():
+        tree = json.loads(index.read_text())
+        tree["metadata"] = {**tree.get("metadata", {}), "total_size": size}
+        index.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n")
 
 
 def save_full(parent: Path, out: Path, trained: Mapping[str, Tensor]) -> None:
-    """Hugging Face folder of `parent` with the trained tensors (by parameter name) in place."""
+    """Hugging Face folder of `parent` with the trained tensors (by parameter name) in place, in their dtype."""
 
     def put(tensor: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda _: tensor
 
-    rewrite(parent, out, {name: put(tensor) for name, tensor in trained.items()})
+    (dtype,) = {tensor.dtype for tensor in trained.values()}
+    rewrite(parent, out, {name: put(tensor) for name, tensor in trained.items()}, dtype)
 
 
 def save_adapter(out: Path, trained: Mapping[str, Tensor], lora: Lora, parent: Path) -> None:

@@ -6,6 +6,8 @@ with processor, manifest.json and verify.json, and registers it with the tracker
 
 from __future__ import annotations
 
+import torch
+
 from guiderail.checkpoints.merge import merge_linear, merge_lora
 from guiderail.checkpoints.verify import reference_policy, verify
 from guiderail.stages import paths
@@ -20,11 +22,11 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
     """Merge one recipe and seed."""
     p = ctx.params
     end = paths.rl(recipe, seed) / "checkpoint"
-    linear = p.merge.method == "linear"
+    linear, dtype = p.merge.method == "linear", getattr(torch, p.model.dtype)
     if linear:
-        merged = merge_linear(end, ctx.out, p.merge.weight, recipe, ctx.seed)
+        merged = merge_linear(end, ctx.out, p.merge.weight, recipe, ctx.seed, dtype)
     else:
-        merged = merge_lora(end, ctx.out, recipe, ctx.seed)
+        merged = merge_lora(end, ctx.out, recipe, ctx.seed, dtype)
 
     reference = reference_policy(end, p.model, p.merge.weight if linear else None)
     demos = load_demos(paths.demos(), reference, p.prompt, limit=PROBE_EPISODES)

@@ -2,7 +2,8 @@
 
 Guarantees: the start is verified (files and parent by hash) before a weight is read; what is written is a full
 Hugging Face folder (mode full) or a PEFT adapter (mode lora) whose manifest names parent, start, ancestors and all
-tasks trained on, inherited ones too. An adapter that is trained further stays on the weights it was trained on.
+tasks trained on, inherited ones too; its weights are in the dtype they were trained in. An adapter that is trained
+further stays on the weights it was trained on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.merge import fold, source
@@ -44,7 +47,7 @@ def open_start(start: Path, model: Model, optim: Sft | Rl, seed: int, work: Path
     if optim.mode == "full" and is_adapter(start):
         load = parent = work / "start"
         if not (parent / "config.json").is_file() or not any(parent.glob("*.safetensors")):
-            fold(start, parent)
+            fold(start, parent, getattr(torch, model.dtype))
     policy = load_policy(load, model)
     named = select_trainable(policy.model, optim.mode, lora=optim.lora, train_vision=model.train_vision, seed=seed)
     return Start(policy, Learner(named, optim), start, parent)
