@@ -37,6 +37,48 @@ REFUSED = [
     ),
     ({"recipes": {"grpo": {"clip_low": -1}}}, "params.yaml: recipes.grpo.clip_low = -1: must be at least 0."),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
+    ({"sft": {"betas": [0.9, 1.0]}}, "params.yaml: sft.betas.1 = 1.0: must be less than 1."),
+    ({"rl": {"betas": [-0.1, 0.9]}}, "params.yaml: rl.betas.0 = -0.1: must be at least 0."),
+    ({"rl": {"lr": float("nan")}}, "params.yaml: rl.lr = nan: must be a finite number."),
+    ({"env": {"lease_ttl_s": float("inf")}}, "params.yaml: env.lease_ttl_s = inf: must be a finite number."),
+    (
+        {"recipes": {"grpo": {"entropy_coef": float("inf")}}},
+        "params.yaml: recipes.grpo.entropy_coef = inf: must be a finite number.",
+    ),
+    ({"evaluate": {"checkpoints": []}}, "params.yaml: evaluate.checkpoints = []: must hold at least one."),
+    (
+        {"evaluate": {"checkpoints": ["rl", "rl"]}},
+        "params.yaml: evaluate.checkpoints = ['rl', 'rl']: rl stands in it 2 times; name it once.",
+    ),
+    (
+        {"rl": {"reward_failure": 1.0}},
+        "params.yaml: rl.reward_failure = 1.0: must be less than 1. Reward of a failed episode (success = 1).",
+    ),
+    ({"prompt": {"max_new_tokens": 4097}}, "params.yaml: prompt.max_new_tokens = 4097: must be at most 4096."),
+    (
+        {"rl": {"clip_low": 1.5}},
+        "params.yaml: rl.clip_low = 1.5: must be at most 1.",
+    ),
+    (
+        {"prompt": {"codec": "guidrail"}},
+        "params.yaml: prompt.codec = 'guidrail': must be one of 'guiderail' or 'qwen3vl' (did you mean guiderail?).",
+    ),
+    ({"recipes": {}}, "params.yaml: sweep.recipe names 'grpo', which `recipes` lacks. There are none; add one."),
+    ({"recipes": {"grpo": None}}, "params.yaml: recipes.grpo = None: must be a mapping."),
+    (
+        {"rl": {"lora": {"dropout": 0.1}}},
+        "params.yaml: rl.lora.dropout = 0.1: must be 0, or what trains is not what sampled",
+    ),
+    (
+        {"sft": {"mode": "lora", "lora": {"r": 8}}},
+        "params.yaml: rl.lora = (r 16, alpha 32): must be sft.lora's (r 8, alpha 32), "
+        "since the adapter of the warm-up is trained further",
+    ),
+    (
+        {"model": {"train_vision": True}},
+        "params.yaml: rl.mode = 'lora': an adapter holds no vision tower; model.train_vision needs full",
+    ),
+    ({"sweep": {"seed": [2**31]}}, "params.yaml: sweep.seed = [2147483648]: seeds must be below 2147483648."),
 ]
 
 
@@ -66,6 +108,60 @@ def test_not_a_mapping_or_not_yaml(tmp_path, text):
 def test_missing_file(tmp_path):
     with pytest.raises(ParamError, match="not found"):
         load(tmp_path / "none.yaml")
+
+
+def refused(path) -> str:
+    with pytest.raises(ParamError) as e:
+        load(path)
+    assert len(e.value.message.splitlines()) == 1
+    return e.value.message.removeprefix(f"{path}: ")
+
+
+WHOLE = (ROOT / "params.yaml").read_text()
+
+
+def test_a_file_that_is_no_file_or_no_text(tmp_path):
+    assert refused(tmp_path) == "cannot be read: Is a directory. Give a file that you may read."
+    (tmp_path / "p.yaml").write_bytes(b"rl: \xff")
+    assert refused(tmp_path / "p.yaml") == "not UTF-8 text (byte 4); save it as UTF-8"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}"])
+def test_an_empty_file_names_the_command_that_fills_it(tmp_path, text):
+    (tmp_path / "p.yaml").write_text(text)
+    assert refused(tmp_path / "p.yaml").startswith("empty. `guiderail preset default --force` writes all parameters")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rl: {lr: 0.1}\nsft: {}\nrl: {}\n", "key 'rl' stands in line 1 and in line 3; keep one"),
+        ("sft: {lora: {r: 1, r: 2}}", "key 'r' stands in line 1 and in line 1; keep one"),
+        ("a: &x [*x]", "not plain keys and values: Circular reference detected."),
+        ("2024-01-01: 1", "not plain keys and values: keys must be str"),
+        ("[" * 5000, "nested too deeply to be read"),
+    ],
+)
+def test_yaml_that_says_something_twice_or_nothing_plain(tmp_path, text, words):
+    (tmp_path / "p.yaml").write_text(text)
+    assert refused(tmp_path / "p.yaml").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"), [("  group_size: 8", "rl.group_size"), ("    dropout: 0.0", "sft.lora.dropout")]
+)
+def test_every_key_is_demanded(tmp_path, line, named):
+    """As DVC does for the keys it interpolates and the sections it tracks."""
+    whole = WHOLE.splitlines()
+    del whole[next(i for i, x in enumerate(whole) if x.startswith(line))]
+    (tmp_path / "p.yaml").write_text("\n".join(whole))
+    assert refused(tmp_path / "p.yaml").startswith(f"missing: {named}. Every parameter must be in it")
+
+
+def test_missing_sections_are_named_up_to_five(tmp_path):
+    (tmp_path / "p.yaml").write_text("tracking: {enabled: true}")
+    found = refused(tmp_path / "p.yaml")
+    assert found.startswith("missing: sweep, model, prompt, env, provision and 8 more.")
 
 
 def test_recipe_overrides_single_keys():

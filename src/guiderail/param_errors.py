@@ -13,11 +13,19 @@ from pydantic import BaseModel
 def nearest(value: object, known: Iterable[object]) -> str:
     """One sentence: the names most like `value`, or all of them when none is."""
     names = sorted(map(str, known))
+    if not names:
+        return "There are none; add one."
     close = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(names)}."
 
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list"}
+_PLAIN = {
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "List should have at least 1 item after validation, not 0": "must hold at least one",
+}
 _TYPES |= {"dict": "a mapping", "model": "a mapping of keys to values", "tuple": "a list"}
 
 
@@ -48,10 +56,16 @@ def explain(error: Mapping[str, Any], model: type[BaseModel], prefix: str = "") 
             text += f" (YAML reads {value} as text; write {value.replace('e', '.0e')})"
     elif kind == "literal_error":
         text = f"must be one of {error['ctx']['expected']}"
+        near = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", text), n=1, cutoff=0.5)
+        text += f" (did you mean {near[0]}?)" if near else ""
     elif kind == "string_pattern_mismatch":
         text = f"must match {error['ctx']['pattern']}"
+    elif kind == "json_invalid":
+        return f"holds text that cannot be written as JSON ({error['ctx']['error']})"
     else:
-        text = str(error["msg"]).replace("Input should be", "must be").replace("greater than or equal to", "at least")
+        text = str(error["msg"])
+        for words, plain in _PLAIN.items():
+            text = text.replace(words, plain)
     field = owner.model_fields.get(str(loc[-1])) if loc else None
     about = f" {field.description}" if field and field.description else ""
     return f"{key} = {value!r}: {text}.{about}"

@@ -23,7 +23,7 @@ from filelock import FileLock
 import guiderail
 from guiderail.bench import records
 from guiderail.checkpoints import manifest as manifests
-from guiderail.checkpoints.save import sha256_file
+from guiderail.checkpoints.manifest import sha256_file
 from guiderail.errors import InputError
 from guiderail.params import Evaluate
 from guiderail.rollout.types import Episode

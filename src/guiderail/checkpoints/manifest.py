@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from guiderail.checkpoints.save import sha256_file
 from guiderail.errors import Explained
 
 FILE = "manifest.json"
-UNHASHED = (FILE, "verify.json", "provenance.json", "curves.jsonl", ".snakemake_timestamp")
+UNHASHED = (FILE, "README.md", "verify.json", "provenance.json", "curves.jsonl", ".snakemake_timestamp")
 Kind = Literal["full", "lora", "merged"]
 
 
@@ -86,6 +85,12 @@ class Manifest(_Record):
     format: Literal[1] = 1
 
 
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
 def digest_json(value: Any) -> str:
     """sha256 of canonical JSON (sorted keys, no spaces)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()
@@ -112,6 +117,20 @@ def write(folder: Path, manifest: Manifest) -> Manifest:
     return full
 
 
+def sign_base(folder: Path, options: Mapping[str, Any] | None = None) -> Manifest:
+    """Write the manifest of a base model (stage "pretrain", no parent); `options` of its making go into `method`.
+
+    Raises ManifestError for a checkpoint of the chain: its manifest was written with its weights and tells its lineage.
+    """
+    known = read(folder) if (folder / FILE).is_file() else None
+    if known is not None and known.stage != "pretrain":
+        raise ManifestError(
+            f"{folder}: a checkpoint of stage {known.stage}; a new manifest would lose its lineage. "
+            "Restore it (dvc checkout) or run its stage"
+        )
+    return write(folder, Manifest(kind="full", stage="pretrain", method=dict(options or {})))
+
+
 def _names(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p.name not in UNHASHED)
 
@@ -122,7 +141,7 @@ def read(folder: Path) -> Manifest:
     if not file.is_file():
         raise ManifestError(f"{file}: missing; {folder} is not a checkpoint of guiderail (or was copied without it)")
     try:
-        return Manifest.model_validate_json(file.read_text())
+        return Manifest.model_validate_json(file.read_bytes())
     except ValidationError as e:
         raise ManifestError(f"{file}: not a manifest this version reads ({e.error_count()} problems): {e}") from None
 

@@ -7,7 +7,6 @@ rest is JSON: nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from guiderail.checkpoints.manifest import sha256_file
 from guiderail.errors import Explained
 
 _STATE = re.compile(r"state-(\d{8})")
@@ -28,12 +28,6 @@ _STATE = re.compile(r"state-(\d{8})")
 
 class StateError(Explained, RuntimeError):
     """A saved state is damaged or belongs to another run."""
-
-
-def sha256_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def fsync_tree(folder: Path) -> None:

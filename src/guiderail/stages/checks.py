@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from guiderail.param_errors import nearest
 from guiderail.params import ParamError, Params
 from guiderail.workflow.spec import Job, Spec
+from guiderail.yaml_file import read_yaml
 
 USES_MODEL = {"sft", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
@@ -91,7 +90,7 @@ def check_all(params: Params) -> None:
 
 def check_config(config: Mapping[str, Any], path: str = "params.yaml") -> None:
     """Snakemake's config must be params.yaml: DVC, which runs the stages, reads nothing else."""
-    if yaml.safe_load(Path(path).read_text()) != config:
+    if read_yaml(path) != config:
         raise ParamError(
             f"--config does not reach the stages, which read {path}: edit that, or use `guiderail preset NAME`."
         )

@@ -19,7 +19,8 @@ import torch
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.merge import fold, source
 from guiderail.checkpoints.weights import save_adapter, save_full
-from guiderail.models.loading import is_adapter, load_policy
+from guiderail.models.folder import is_adapter
+from guiderail.models.loading import load_policy
 from guiderail.models.policy import Policy
 from guiderail.params import Model, Rl, Sft
 from guiderail.train.optim import Learner, TrainableError, select_trainable

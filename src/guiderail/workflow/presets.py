@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from guiderail.param_errors import nearest
 from guiderail.params import ParamError, Params, load, parse
+from guiderail.yaml_file import YamlError, read_yaml
 
 PRESETS = Path("workflow/presets")
 WIDTH = 60
@@ -41,7 +42,10 @@ def preset(name: str) -> Params:
     tree = Params().model_dump(mode="json")
     for part in dict.fromkeys(["default", name]):
         path = PRESETS / f"{part}.yaml"
-        tree = merged(tree, yaml.safe_load(path.read_text()) or {})
+        try:
+            tree = merged(tree, read_yaml(path) or {})
+        except YamlError as e:
+            raise ParamError(str(e)) from None
     return parse(tree, str(PRESETS / f"{name}.yaml"))
 
 
@@ -86,8 +90,11 @@ def render(params: Params, name: str) -> str:
 
 
 def current(path: Path) -> str | None:
-    """The preset whose values `path` holds, or None when it holds values of its own."""
-    params = load(path)
+    """The preset whose values `path` holds, or None when it holds values of its own or cannot be read."""
+    try:
+        params = load(path)
+    except ParamError:
+        return None
     return next((n for n in names() if preset(n) == params), None)
 
 
@@ -99,4 +106,7 @@ def write(name: str, path: Path, force: bool = False) -> None:
             f"{path} holds values that no preset has. Keep it (`cp {path} mine.yaml`) and pass --force, "
             "or edit it by hand."
         )
-    path.write_text(render(chosen, name))
+    try:
+        path.write_text(render(chosen, name))
+    except OSError as e:
+        raise ParamError(f"{path}: cannot be written: {e.strerror or e}.") from None

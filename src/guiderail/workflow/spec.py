@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from guiderail.yaml_file import YamlError, read_yaml
 
 ITEM = re.compile(r"\$\{item\.(\w+)\}")
 KEY = re.compile(r"\$\{([\w.]+)\}")
@@ -38,6 +38,13 @@ class Job:
     def address(self) -> str:
         """`stage@value-value`, values in the order of the matrix."""
         return self.stage + ("@" + "-".join(self.axes.values()) if self.axes else "")
+
+
+def _read(path: str | Path) -> Any:
+    try:
+        return read_yaml(path)
+    except YamlError as e:
+        raise SpecError(str(e)) from None
 
 
 def lookup(config: Mapping[str, Any], dotted: str) -> Any:
@@ -66,12 +73,15 @@ class Spec:
 
     def __init__(self, config: Mapping[str, Any], path: str | Path = "dvc.yaml") -> None:
         self.config = config
-        self.stages: dict[str, dict[str, Any]] = yaml.safe_load(Path(path).read_text())["stages"]
+        tree = _read(path)
+        if not isinstance(tree, dict) or not isinstance(tree.get("stages"), dict):
+            raise SpecError(f"{path}: has no `stages:`; restore it (git checkout {path})")
+        self.stages: dict[str, dict[str, Any]] = tree["stages"]
 
     @classmethod
     def read(cls, params: str | Path = "params.yaml", path: str | Path = "dvc.yaml") -> Spec:
         """Spec of the files on disk."""
-        return cls(yaml.safe_load(Path(params).read_text()) or {}, path)
+        return cls(_read(params) or {}, path)
 
     def _pattern(self, text: str) -> str:
         text = ITEM.sub(r"{\1}", text)
