@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from guiderail.errors import InputError
 from guiderail.params import Provision
 from guiderail.tasks import splits
 from guiderail.tasks.splits import (
@@ -122,6 +123,56 @@ def test_a_manifest_survives_a_file_and_not_an_edit(tmp_path):
     path.write_text(json.dumps(old))
     with pytest.raises(ValueError, match="version 0"):
         load_manifest(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not readable as JSON"),
+        (b'{"suite": "miniwob", "ver', "not readable as JSON"),
+        (b"\xff\xfe", "not readable as JSON"),
+        (b"[" * 100_000, "not readable as JSON"),
+        (b"[]", "must hold a mapping, holds list"),
+        (b"{}", "hash is None"),
+    ],
+)
+def test_a_damaged_file_names_itself_and_the_remedy(tmp_path, data, words):
+    (tmp_path / "tasks.json").write_bytes(data)
+    with pytest.raises(InputError) as e:
+        load_manifest(tmp_path / "tasks.json")
+    assert words in str(e.value)
+    assert str(e.value).startswith(f"{tmp_path / 'tasks.json'}: ")
+    assert "Run `guiderail provision` again" in str(e.value)
+
+
+def without(tree, *keys):
+    return {k: v for k, v in tree.items() if k not in keys}
+
+
+TASK = SMALL["splits"]["train"][0]
+
+
+@pytest.mark.parametrize(
+    ("edited", "words"),
+    [
+        (without(SMALL, "splits"), "splits: Field required"),
+        (without(SMALL, "wordings", "suite"), "suite: Field required (and 1 more)"),
+        ({**SMALL, "splits": without(SMALL["splits"], "fresh")}, "splits.fresh: Field required"),
+        ({**SMALL, "splits": {**SMALL["splits"], "other": []}}, "splits.other: Extra inputs are not permitted"),
+        ({**SMALL, "splits": {**SMALL["splits"], "train": [{**TASK, "seed": "7"}]}}, "splits.train.0.seed: Input"),
+        ({**SMALL, "splits": {**SMALL["splits"], "train": [{**TASK, "x": 1}]}}, "splits.train.0.x: Extra inputs"),
+        ({**SMALL, "train_templates": "click-tab"}, "train_templates: Input should be a valid list"),
+        ({**SMALL, "suite": "maxiwob"}, "suite 'maxiwob' does not exist here"),
+        ({**SMALL, "train_templates": ["click-tob"]}, "suite miniwob has no templates click-tob"),
+        ({**SMALL, "heldout_templates": ["click-tab"]}, "both trained and held out"),
+    ],
+)
+def test_an_edited_manifest_with_a_right_hash_is_refused_by_its_shape(tmp_path, edited, words):
+    path = tmp_path / "tasks.json"
+    path.write_text(json.dumps({**edited, "hash": manifest_hash(edited)}))
+    with pytest.raises(InputError) as e:
+        load_manifest(path)
+    assert words in str(e.value) and str(e.value).startswith(f"{path}: ") and "guiderail provision" in str(e.value)
 
 
 def test_a_manifest_whose_splits_mix_is_refused():

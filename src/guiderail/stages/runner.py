@@ -9,7 +9,6 @@ run: that is DVC's and Snakemake's affair.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import json
@@ -30,8 +29,10 @@ from guiderail import provenance
 from guiderail.params import ParamError, Params, load
 from guiderail.stages import checks
 from guiderail.stages.context import StageContext
+from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
 from guiderail.stages.paths import WORK, tasks_json
+from guiderail.tasks.manifest_file import read
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
 
@@ -134,8 +135,13 @@ def execute(
     """Run the stage function in its attempt folder and publish its output at `final`."""
     digest = record["digest"]
     work = WORK / job.stage / digest[:24]
-    work.mkdir(parents=True, exist_ok=True)
-    with _only_one(work, job.address), _terminated_as(143):
+    busy = f"{job.address} is already running in another process"
+    with (
+        only_one(output_lock(WORK, final), f"{busy}, which writes {final}; wait for it or stop it"),
+        only_one(work / "lock", f"{busy} ({work}); wait for it or stop it"),
+        _terminated_as(143),
+    ):
+        tags = _tags(job, record)
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
@@ -145,7 +151,7 @@ def execute(
             enabled=params.tracking.enabled,
             experiment=params.tracking.experiment,
             run_name=job.address,
-            tags=_tags(job, record),
+            tags=tags,
             state=work / "mlflow.json",
             moved=(out, final),
         )
@@ -218,22 +224,9 @@ def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
     tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
     manifest = tasks_json()
     if job.stage not in ("provision", "pretrain") and manifest.exists():
-        head = json.loads(manifest.read_text())
+        head = read(manifest)
         tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
     return tags
-
-
-@contextmanager
-def _only_one(work: Path, address: str) -> Iterator[None]:
-    """Hold the attempt folder; the lock ends with the process however it ends."""
-    with (work / "lock").open("w") as f:
-        try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ParamError(
-                f"{address} is already running in another process ({work}); wait for it or stop it"
-            ) from None
-        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 
 from guiderail.errors import Explained, InputError
 from guiderail.params import Provision
+from guiderail.tasks.manifest_file import AGAIN, check_shape, read
 from guiderail.tasks.suites import choose, get_suite
 from guiderail.tasks.types import Split, TaskSpec
 
@@ -91,16 +92,18 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def load_manifest(path: str | Path) -> Manifest:
-    """Read a manifest and check it. Raises InputError when its hash, version or splits are not right."""
-    manifest: Manifest = json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a manifest and check it. Raises InputError when its hash, version, shape or splits are not right."""
+    manifest = read(path)
     found, wanted = manifest.get("hash"), manifest_hash(manifest)
     if found != wanted:
-        raise InputError(f"{path}: hash is {found}, its content gives {wanted}: it was edited. Run `provision` again.")
+        raise InputError(f"{path}: hash is {found}, its content gives {wanted}: it was edited. {AGAIN}")
     if manifest.get("version") != VERSION:
-        raise InputError(
-            f"{path}: version {manifest.get('version')}, this code reads {VERSION}. Run `provision` again."
-        )
-    check_manifest(manifest)
+        raise InputError(f"{path}: version {manifest.get('version')}, this code reads {VERSION}. {AGAIN}")
+    check_shape(manifest, path)
+    try:
+        check_manifest(manifest)
+    except InputError as e:
+        raise InputError(f"{path}: {e}. {AGAIN}") from None
     return manifest
 
 
