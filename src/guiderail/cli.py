@@ -1,9 +1,9 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
-or input is told in one line, with exit status 2, before any work; an error that explains itself ends with its text and
-exit status 1 (`GUIDERAIL_TRACEBACK=1` shows where it came from); Ctrl-C gives 130 and SIGTERM 143. Holds no logic of
-its own.
+or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
+refuses, ends with its text and exit status 1 (`GUIDERAIL_TRACEBACK=1` shows where it came from); Ctrl-C gives 130, also
+during imports, and SIGTERM 143. Holds no logic of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ around it:
   preset      list presets, or write one into params.yaml
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
+  manifest    write the hashes of a base model again (after replacing its files)
   ui          open MLflow on the runs
 
 Usually an engine runs the stages, and only those that need it:
@@ -156,12 +157,31 @@ def _pretrain_options(p: argparse.ArgumentParser) -> None:
 
 
 def _pretrain(args: argparse.Namespace) -> None:
+    from guiderail.params import ParamError
     from guiderail.stages.runner import run_pretrain
 
-    wrong = [o for o in args.set if "=" not in o]
-    if wrong:
-        raise SystemExit(f"--set {wrong[0]}: write KEY=VALUE")
-    run_pretrain(Path(args.out), args.params, dict(o.split("=", 1) for o in args.set))
+    options: dict[str, str] = {}
+    for text in args.set:
+        key, sign, value = text.partition("=")
+        if not sign:
+            raise ParamError(f"--set {text}: write KEY=VALUE, e.g. steps=800.")
+        if key in options:
+            raise ParamError(f"--set {text}: {key} is set twice; set it once.")
+        options[key] = value
+    run_pretrain(Path(args.out), args.params, options)
+
+
+def _manifest_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("folder", nargs="?", default="assets/tiny-vlm", help="base model (default: assets/tiny-vlm)")
+
+
+def _manifest(args: argparse.Namespace) -> None:
+    from guiderail.checkpoints.manifest import FILE, read, sign_base
+    from guiderail.models.folder import check_folder
+
+    folder = check_folder(args.folder)
+    known = read(folder).method if (folder / FILE).is_file() else {}
+    print(f"{folder / FILE}: {len(sign_base(folder, known).files)} files")
 
 
 def _ui_options(p: argparse.ArgumentParser) -> None:
@@ -188,30 +208,42 @@ EXTRA = {
         "Train the small base model again, on renders of random pages. Takes about an hour.",
         _pretrain_options,
     ),
+    "manifest": (
+        "Write manifest.json of a base model again: the hash of every file, which stages check before they load it.",
+        _manifest_options,
+    ),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
-RUN = {"setup": _setup, "preset": _preset, "schema": _schema, "pretrain": _pretrain, "ui": _ui}
+RUN = {"setup": _setup, "preset": _preset, "schema": _schema, "pretrain": _pretrain, "manifest": _manifest, "ui": _ui}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    args = build().parse_args(argv)
-    from guiderail.errors import Explained
+    command = "guiderail"
+    try:
+        args = build().parse_args(argv)
+        command = f"guiderail {args.command}"
+        return _run(args, command)
+    except KeyboardInterrupt:
+        print(f"{command}: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _run(args: argparse.Namespace, command: str) -> int:
+    from guiderail.errors import Explained, refused_by_machine
     from guiderail.params import ParamError
 
     try:
         RUN.get(args.command, _stage)(args)
     except ParamError as e:
-        print(f"guiderail {args.command}: {e.message}", file=sys.stderr)
+        print(f"{command}: {e.message}", file=sys.stderr)
         return 2
-    except Explained as e:
-        if os.environ.get("GUIDERAIL_TRACEBACK") == "1":
+    except (Explained, OSError) as e:
+        told = str(e) if isinstance(e, Explained) else refused_by_machine(e)
+        if told is None or os.environ.get("GUIDERAIL_TRACEBACK") == "1":
             raise
-        print(f"guiderail {args.command}: {e}", file=sys.stderr)
+        print(f"{command}: {told}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"guiderail {args.command}: stopped; the same command goes on from here", file=sys.stderr)
-        return 130
     return 0
 
 

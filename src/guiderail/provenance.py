@@ -53,6 +53,12 @@ def tree_digest(path: Path) -> str:
     return h.hexdigest()
 
 
+def manifest_digest(model: Path) -> str | None:
+    """sha256 of a model folder's manifest.json; None for a model from elsewhere, whose files no record vouches for."""
+    file = model / "manifest.json"
+    return file_digest(file) if file.is_file() else None
+
+
 def input_digests(deps: Iterable[str]) -> dict[str, str]:
     """Declared dependency -> digest. Raises FileNotFoundError when one is absent."""
     result = {}

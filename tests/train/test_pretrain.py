@@ -14,7 +14,7 @@ from guiderail.models import tiny
 from guiderail.models.features import vision_forward
 from guiderail.models.prompts import PromptBuilder
 from guiderail.params import ParamError, Params
-from guiderail.stages.pretrain import DEFAULTS, read_options
+from guiderail.stages.pretrain_options import DEFAULTS, read_options
 from guiderail.train.pages import Target
 from guiderail.train.pretrain import STATE, train
 from guiderail.train.pretrain_data import PageSet

@@ -111,8 +111,9 @@ def make_project(path: Path, log: Path, git: bool = True) -> Project:
     for stage in STAGES:
         (path / f"src/guiderail/stages/{stage}.py").touch()
     model = path / "assets/tiny-vlm"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
+    without = shutil.ignore_patterns("model.safetensors", "manifest.json")
+    shutil.copytree(ROOT / "assets/tiny-vlm", model, ignore=without)
+    (model / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # whole, but empty
     project = Project(path, log)
     project.run("guiderail", "preset", "default", "--force")
     project.set("sweep.recipe", ["grpo", "grpo_kl"])

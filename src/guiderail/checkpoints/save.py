@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from guiderail.checkpoints.manifest import sha256_file
+from guiderail.checkpoints.tensors import read_tensors, write_tensors
 from guiderail.errors import Explained
 
 _STATE = re.compile(r"state-(\d{8})")
@@ -81,7 +81,7 @@ def save_state(folder: Path, state: State, keep: int = 2) -> Path:
     def write(beside: Path) -> None:
         for name, tensors in parts.items():
             # clone: a view or a tied tensor would share storage, which safetensors refuses
-            save_file(
+            write_tensors(
                 {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, beside / f"{name}.safetensors"
             )
         files = {f"{name}.safetensors": sha256_file(beside / f"{name}.safetensors") for name in parts}
@@ -108,10 +108,14 @@ def load_state(folder: Path) -> State | None:
     if not found:
         return None
     newest = found[-1]
-    head = json.loads((newest / "state.json").read_text())
-    for name, digest in head["files"].items():
+    try:
+        head = json.loads((newest / "state.json").read_bytes())
+        files, step, meta = dict(head["files"]), int(head["step"]), dict(head["meta"])
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise StateError(f"{newest / 'state.json'}: damaged ({type(e).__name__}); delete {newest} and resume") from None
+    for name, digest in files.items():
         if not (newest / name).is_file() or sha256_file(newest / name) != digest:
             raise StateError(f"{newest / name}: damaged (sha256 is not the recorded one); delete {newest} and resume")
-    tensors = {Path(name).stem: load_file(newest / name) for name in head["files"]}
+    tensors = {Path(name).stem: read_tensors(newest / name) for name in files}
     torch.set_rng_state(tensors.pop("rng")["cpu"])
-    return State(int(head["step"]), tensors, head["meta"])
+    return State(step, tensors, meta)

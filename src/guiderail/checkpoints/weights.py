@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from guiderail.checkpoints.manifest import UNHASHED
+from guiderail.checkpoints.tensors import read_tensors, write_tensors
 from guiderail.errors import Explained
+from guiderail.models.folder import check_weights
 from guiderail.params import Lora
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -48,6 +49,7 @@ def tensor_names(folder: Path) -> set[str]:
     """Names of all tensors of a Hugging Face folder."""
     names: set[str] = set()
     for file in shards(folder):
+        check_weights(file)
         with safe_open(file, framework="pt") as f:
             names |= set(f.keys())
     return names
@@ -72,7 +74,7 @@ def rewrite(
     stored: set[torch.dtype] = set()
     size = 0
     for name in sorted(weights):
-        tensors = load_file(parent / name)
+        tensors = read_tensors(parent / name)
         with safe_open(parent / name, framework="pt") as f:
             metadata = f.metadata()
         for key, old in tensors.items():
@@ -83,7 +85,7 @@ def rewrite(
             tensors[key] = new.detach().to("cpu", kind).contiguous()
             stored |= {kind} if kind.is_floating_point else set()
             size += tensors[key].nbytes
-        save_file(tensors, out / name, metadata=metadata or {"format": "pt"})
+        write_tensors(tensors, out / name, metadata or {"format": "pt"})
         (out / name).chmod(0o644)  # safetensors writes files that only their owner can read
     _tell_dtype(out, stored, size)
 
@@ -126,7 +128,7 @@ def save_adapter(out: Path, trained: Mapping[str, Tensor], lora: Lora, parent: P
     tensors = {
         f"{_PREFIX}{n.removesuffix(suffix)}.weight": t.detach().cpu().contiguous().clone() for n, t in trained.items()
     }
-    save_file(tensors, out / ADAPTER_FILE, metadata={"format": "pt"})
+    write_tensors(tensors, out / ADAPTER_FILE, {"format": "pt"})
     (out / ADAPTER_FILE).chmod(0o644)
     targets = sorted({n.rsplit(".lora_", 1)[0] for n in trained})
     config = LoraConfig(
@@ -155,7 +157,7 @@ def adapter_deltas(folder: Path) -> dict[str, Callable[[Tensor], Tensor]]:
             f"{folder}: only plain LoRA without bias can be folded, found {odd or config.get('peft_type')}"
         )
     scale = config["lora_alpha"] / config["r"]
-    tensors = load_file(folder / ADAPTER_FILE)
+    tensors = read_tensors(folder / ADAPTER_FILE)
     targets = sorted({k.rsplit(".lora_", 1)[0] for k in tensors})
     expected = {f"{t}.lora_{ab}.weight" for t in targets for ab in "AB"}
     if tensors.keys() != expected:

@@ -224,21 +224,51 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a finite number in [low, high]; the error names what was given and what would be right."""
+
+    def read_number(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(low) - 1
+        if not low <= value <= high:
+            noun = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text}: must be {noun} from {low:g} to {high:g}")
+        return value
+
+    return read_number
+
+
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Command line of the server."""
     p = argparse.ArgumentParser(prog="python -m guiderail.pool.server", description="Lend out environments over HTTP.")
     p.add_argument("--host", default="127.0.0.1", help="address to bind (default: this machine only)")
-    p.add_argument("--port", type=int, default=18080, help="port to bind; 0 = any free one, printed in the log")
+    p.add_argument(
+        "--port", type=_number(int, 0, 65535), default=18080, help="port to bind; 0 = any free one, printed in the log"
+    )
     p.add_argument("--token-env", default=TOKEN_ENV, help="environment variable that holds the token (required)")
     p.add_argument("--provider", choices=NAMES, default="local_browser")
-    p.add_argument("--slots", type=int, default=16, help="environments kept ready")
+    p.add_argument("--slots", type=_number(int, 1, 1024), default=16, help="environments kept ready")
     p.add_argument("--browser", default="", help="path of a Chromium; empty = find one")
     p.add_argument(
-        "--browsers", type=int, default=0, help="browser processes; 0 = one for 8 slots, at most one per core"
+        "--browsers",
+        type=_number(int, 0, 1024),
+        default=0,
+        help="browser processes; 0 = one for 8 slots, at most one per core",
     )
-    p.add_argument("--step-ms", type=int, default=300, help="virtual milliseconds a page lives after an action")
-    p.add_argument("--call-timeout", type=float, default=20.0, help="seconds until a call counts as hung")
-    p.add_argument("--ttl", type=float, default=60.0, help="seconds a lease lives without a sign of its holder")
+    p.add_argument(
+        "--step-ms", type=_number(int, 0, 60_000), default=300, help="virtual milliseconds a page lives after an action"
+    )
+    p.add_argument(
+        "--call-timeout", type=_number(float, 0.001, 86_400), default=20.0, help="seconds until a call counts as hung"
+    )
+    p.add_argument(
+        "--ttl",
+        type=_number(float, 0.001, 86_400),
+        default=60.0,
+        help="seconds a lease lives without a sign of its holder",
+    )
     return p.parse_args(argv)
 
 

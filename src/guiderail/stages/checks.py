@@ -1,16 +1,20 @@
-"""Checks that need more than params.yaml itself: axes, inputs, the model folder, suite and template names.
+"""Checks that need more than params.yaml itself: axes, inputs, services, the model folder, suite and template names.
 
 Guarantees: each refusal is one line with what is wrong, the value, and what to do; nothing is started or written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from guiderail.param_errors import nearest
 from guiderail.params import ParamError, Params
+from guiderail.pool.wire import TOKEN_ENV
 from guiderail.workflow.spec import Job, Spec
 from guiderail.yaml_file import read_yaml
 
@@ -19,15 +23,47 @@ USES_TASKS = {"provision", "evaluate"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:
-    """Axis values must make sense: a recipe that exists, a whole seed, a benchmark that the sweep names."""
-    recipe, seed, benchmark = (job.axes.get(k) for k in ("recipe", "seed", "benchmark"))
+    """Axis values must make sense (a recipe that exists, a whole seed) and be a point of the sweep: only its outputs
+    are known to the stages below, to the report and to both engines."""
+    recipe, seed = job.axes.get("recipe"), job.axes.get("seed")
     if recipe is not None and recipe not in params.recipes:
         raise ParamError(f"--recipe {recipe}: no such recipe in params.yaml. {nearest(recipe, params.recipes)}")
     if seed is not None and not seed.isdecimal():
         raise ParamError(f"--seed {seed}: must be a whole number, 0 or more.")
-    if benchmark is not None and benchmark not in spec.axes(job.stage)["benchmark"]:
-        known = spec.axes(job.stage)["benchmark"]
-        raise ParamError(f"--benchmark {benchmark}: not in sweep.benchmark of params.yaml. {nearest(benchmark, known)}")
+    if seed is not None and seed != str(int(seed)):
+        raise ParamError(f"--seed {seed}: write it as {int(seed)}; it names folders.")
+    for axis, known in spec.axes(job.stage).items():
+        value = job.axes[axis]
+        if value not in known:
+            raise ParamError(
+                f"--{axis} {value}: not in sweep.{axis} of params.yaml ({', '.join(known)}). {near(value, known)}"
+                f"Add it there to make it part of the chain, or choose one of those."
+            )
+
+
+def near(value: str, known: Iterable[str]) -> str:
+    """`nearest`, or nothing when no name is near."""
+    text = nearest(value, known)
+    return f"{text} " if text.startswith("Did you mean") else ""
+
+
+def check_pool_url(url: str | None) -> None:
+    """An address given with --env-pool-url must be one, and its token must be there."""
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        right = right and not (parts.query or parts.fragment or parts.username or re.search(r"\s", url))
+    except ValueError:  # a port that is no number, or beyond 65535; brackets that do not close
+        right = False
+    if not right:
+        raise ParamError(f"--env-pool-url {url}: must be of the form http://host:port, e.g. http://127.0.0.1:18080.")
+    if not os.environ.get(TOKEN_ENV):
+        raise ParamError(
+            f"--env-pool-url {url}: {TOKEN_ENV} is not set. Put the pool's token into it: the one its server was "
+            "started with."
+        )
 
 
 def check_inputs(spec: Spec, job: Job, deps: list[str]) -> None:
@@ -54,15 +90,37 @@ def check_inputs(spec: Spec, job: Job, deps: list[str]) -> None:
 
 
 def check_environment(params: Params, stage: str) -> None:
-    """Model folder, suite and templates, as far as `stage` uses them."""
+    """Model folder, device, suite and templates, as far as `stage` uses them."""
     if stage in USES_MODEL:
         check_model(params)
+        check_device(params)
     if stage in USES_TASKS:
         check_tasks(params)
 
 
+def check_device(params: Params) -> None:
+    """model.device must be on this machine (a cluster's head node need not have it, so the engines do not ask)."""
+    if params.model.device.startswith("cuda"):
+        from guiderail.models.loading import resolve_device
+
+        resolve_device(params.model.device)
+
+
+def check_browser(params: Params) -> None:
+    """env.browser, when it is given, must be a program."""
+    path = params.env.browser
+    if (path and not os.access(os.path.expanduser(path), os.X_OK)) or os.path.isdir(path):
+        raise ParamError(
+            f"params.yaml: env.browser = {path!r}: no program there. Give the path of a Chromium, or leave it empty: "
+            "then one is looked for."
+        )
+
+
 def check_model(params: Params) -> None:
-    """model.path must be a Hugging Face folder."""
+    """model.path must be a whole Hugging Face folder whose tokenizer can serve the prompt parameters."""
+    from guiderail.models.fit import check_fit
+    from guiderail.models.folder import CheckpointError, check_folder
+
     path = Path(params.model.path)
     if not (path / "config.json").is_file():
         what = "has no config.json" if path.is_dir() else "does not exist"
@@ -70,6 +128,12 @@ def check_model(params: Params) -> None:
             f"params.yaml: model.path = {params.model.path!r}: {what}. Give the folder of a Qwen3-VL checkpoint; the "
             "small one that ships is assets/tiny-vlm (`guiderail pretrain` makes it again)."
         )
+    try:
+        check_fit(check_folder(path), params.prompt)
+    except CheckpointError as e:
+        raise ParamError(f"params.yaml: model.path = {params.model.path!r}: {e}.") from None
+    except ParamError as e:
+        raise ParamError(f"params.yaml: {e.message}") from None
 
 
 def check_tasks(params: Params) -> None:

@@ -114,6 +114,12 @@ class StageContext:
         """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`."""
         return progress(label or self.label, total, start)
 
+    def begin(self, bar: Progress, done: int, total: int, unit: str) -> None:
+        """Move `bar` to where the stage begins; when that is a checkpoint of an earlier attempt, say so."""
+        if done:
+            self.say(f"goes on from its checkpoint: {done} of {total} {unit} are done")
+        bar.update(done)
+
     def say(self, message: str) -> None:
         """One plain line on stderr."""
         print(f"{self.label}: {message}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from guiderail.params import ParamError
@@ -21,8 +21,12 @@ from guiderail.params import ParamError
 def only_one(lock: Path, refusal: str) -> Iterator[None]:
     """Hold `lock` for the length of the block. Raises ParamError with `refusal` when another process holds it."""
     while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("a") as f:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            f = lock.open("a")
+        except FileNotFoundError:  # the folder was empty and its last user removed it just now
+            continue
+        with f:
             try:
                 fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -32,8 +36,16 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
             try:
                 yield
             finally:
-                lock.unlink(missing_ok=True)
+                _remove(lock)
             return
+
+
+def _remove(lock: Path) -> None:
+    """Remove the lock file and the folders above it that it leaves empty, the root (its grandparent) included."""
+    lock.unlink(missing_ok=True)
+    with suppress(OSError):  # not empty, or gone
+        lock.parent.rmdir()
+        lock.parent.parent.rmdir()
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Stage pretrain: random pages -> the tiny base model that ships in assets/tiny-vlm.
 
 Reads nothing but its options (`--set key=value`); renders its own pages; writes a Hugging Face folder (float16
-weights) with a model card that states what was measured. Goes on from its last shard and checkpoint after a kill.
-Not part of the DAG: its output is committed.
+weights, manifest.json) with a model card that states what was measured. Goes on from its last shard and checkpoint
+after a kill. Not part of the DAG: its output is committed.
 """
 
 from __future__ import annotations
@@ -12,26 +12,14 @@ from pathlib import Path
 
 import torch
 
+from guiderail.checkpoints.manifest import sign_base
 from guiderail.envs import chromium
 from guiderail.models import tiny
-from guiderail.params import ParamError
 from guiderail.stages.context import StageContext
+from guiderail.stages.pretrain_options import read_options
 from guiderail.train.pages import PER_SHEET, write_shard
 from guiderail.train.pretrain import train
 
-DEFAULTS: dict[str, int | float] = {
-    "shards": 46,
-    "sheets": 50,
-    "glyph_steps": 2500,
-    "read_first": 400,
-    "joint_from": 1300,
-    "steps": 1600,
-    "batch": 32,
-    "lr": 1.5e-3,
-    "listing": 0.7,
-    "seed": 0,
-}
-LEAST = {"shards": 2, "sheets": 1, "steps": 1, "batch": 1}  # of shards, the first is held out
 MEASURED = {
     "click": "click: the named thing is hit",
     "point": "point: one coordinate within one grid step",
@@ -70,25 +58,6 @@ standing still, then together).
 
 `click` is a point within one grid step (4 x 5.6 pixels) on both axes. {time}
 """
-
-
-def read_options(given: dict[str, str]) -> dict[str, int | float]:
-    """DEFAULTS with the texts of `given` read in. Raises ParamError on an unknown key or a value out of its domain."""
-    options = dict(DEFAULTS)
-    for key, text in given.items():
-        if key not in DEFAULTS:
-            raise ParamError(f"--set {key}={text}: no such option; options: {', '.join(DEFAULTS)}")
-        kind = type(DEFAULTS[key])
-        try:
-            options[key] = kind(text)
-        except ValueError:
-            noun = "a whole number" if kind is int else "a number"
-            raise ParamError(f"--set {key}={text}: must be {noun}, e.g. {key}={DEFAULTS[key]}") from None
-        if not options[key] >= LEAST.get(key, 0):
-            raise ParamError(f"--set {key}={text}: must be at least {LEAST.get(key, 0)}")
-    if options["listing"] >= 1:
-        raise ParamError(f"--set listing={options['listing']}: is a share, must be below 1")
-    return options
 
 
 def run(ctx: StageContext) -> None:
@@ -143,3 +112,4 @@ def run(ctx: StageContext) -> None:
         time=f"The last part of the training, since its last start, took {minutes:.0f} minutes.",
     )
     (ctx.out / "README.md").write_text(card)
+    sign_base(ctx.out, options)

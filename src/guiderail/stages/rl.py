@@ -47,7 +47,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
             work=ctx.work,
             log=ctx.tracker,
             reference=reference,
-            on_start=bar.update,
+            on_start=lambda done: ctx.begin(bar, done, rl.iterations, "iterations"),
             on_iteration=lambda i, m: bar.update(
                 1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
             ),

@@ -26,12 +26,14 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from guiderail import provenance
+from guiderail.commands import STAGES
 from guiderail.params import ParamError, Params, load
 from guiderail.stages import checks
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
 from guiderail.stages.paths import WORK, tasks_json
+from guiderail.stages.pretrain_options import read_options
 from guiderail.tasks.manifest_file import read
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
@@ -99,20 +101,28 @@ def run_stage(
     spec = Spec(params.model_dump(mode="json"))
     job = Job(name, {k: str(axes[k]) for k in spec.axes(name)})
     checks.check_axes(params, spec, job)
+    attach = attach or Attach()
+    checks.check_pool_url(attach.env_pool_url)
     checks.check_environment(params, name)
+    if "env-pool" in STAGES[name].uses and attach.env_pool_url is None:
+        checks.check_browser(params)
     keys = spec.param_keys(name, job.axes)
     deps = [d.format(**job.axes) for d in spec.raw_deps(name)]
     checks.check_inputs(spec, job, deps)
     (final,) = (Path(o) for o in spec.job_outs(job))
     record = _record(job, used_params(params, keys), deps)
+    if name in checks.USES_MODEL:
+        record["base_manifest_sha256"] = provenance.manifest_digest(Path(params.model.path))
     guard = guarded(params, job.address, keys)
-    execute(job, guard, record, final, attach or Attach())
+    execute(job, guard, record, final, attach)
 
 
 def run_pretrain(final: Path, params_path: str | Path, options: dict[str, str]) -> None:
     """Make the base model: the one stage outside the DAG, since its output ships with the repository."""
     params = load(params_path)
-    deps = ["src/guiderail/stages/pretrain.py", "src/guiderail/models", "src/guiderail/train"]
+    read_options(options)
+    own = ["stages/pretrain.py", "stages/pretrain_options.py", "checkpoints", "models", "train"]
+    deps = [f"src/guiderail/{name}" for name in own]
     record = _record(Job("pretrain", {}), {"model": params.model.model_dump(mode="json"), **options}, deps)
     execute(Job("pretrain", {}), params, record, final, Attach(), options)
 

@@ -37,7 +37,7 @@ def run(ctx: StageContext, seed: str) -> None:
             seed=ctx.seed,
             work=ctx.work,
             log=ctx.tracker,
-            on_start=bar.update,
+            on_start=lambda done: ctx.begin(bar, done, steps, "optimiser steps"),
             on_step=lambda i, m: bar.update(1, loss=m["loss"], accuracy=m["token_accuracy"]),
         )
 

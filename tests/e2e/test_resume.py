@@ -1,0 +1,126 @@
+"""The real `guiderail sft` and `guiderail rl`, killed with -9 after their first checkpoint: nothing outlives them, the
+same command goes on, and what it publishes is byte for byte what an uninterrupted run publishes.
+
+Minutes. Needs a Chromium and assets/tiny-vlm. `pytest -m e2e tests/e2e/test_resume.py`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from guiderail.params import load
+from guiderail.provenance import tree_digest
+from guiderail.workflow.presets import merged, render
+
+ROOT = Path(__file__).parents[2]
+PYTHON = sys.executable
+SMALL = {
+    "provision": {"templates": ["click-test", "click-button"], "heldout": ["click-link"], "selftest_instances": 0},
+    "demos": {"per_template": 3},
+    "sft": {"epochs": 4, "batch": 2, "save_every": 2},
+    "rl": {"iterations": 3, "groups": 2, "group_size": 2, "batch": 4, "epochs": 1, "save_every": 1, "temperature": 1.5},
+    "env": {"slots": 4},
+    "tracking": {"enabled": False},
+}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(1800)]
+
+
+class Scratch:
+    """A copy of what the stages need."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        keep = ("DVC_", "GUIDERAIL_STAGES", "GUIDERAIL_POOL", "MLFLOW_")
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(keep)}
+        self.env |= {"PYTHONPATH": str(path / "src"), "PYTHONUNBUFFERED": "1"}
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PYTHON, "-m", "guiderail", *argv],
+            cwd=self.path,
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *argv: str) -> str:
+        p = self.start(*argv)
+        _, told = p.communicate(timeout=900)
+        assert p.returncode == 0, told
+        return told
+
+    def killed_after_first_checkpoint(self, *argv: str) -> str:
+        """Start a stage, kill it with -9 once a checkpoint is on disk; everything it started must be gone soon. Returns
+        the names of what it had started."""
+        p = self.start(*argv)
+        end = time.monotonic() + 600
+        while not list((self.path / ".work" / argv[0]).glob("*/state-*/state.json")):
+            assert p.poll() is None and time.monotonic() < end, p.communicate()[1]
+            time.sleep(0.02)
+        started = psutil.Process(p.pid).children(recursive=True)
+        names = " ".join(" ".join(c.cmdline()) for c in started if c.is_running())
+        p.kill()
+        assert p.wait() == -9
+        p.stderr.close()
+        _, alive = psutil.wait_procs(started, timeout=60)
+        assert [c for c in alive if c.status() != psutil.STATUS_ZOMBIE] == []
+        return names
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """Demonstrations of two templates, recorded."""
+    path = tmp_path_factory.mktemp("resume") / "guiderail"
+    for folder in ("src/guiderail", "assets", "workflow"):
+        shutil.copytree(ROOT / folder, path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("dvc.yaml", "params.yaml"):
+        shutil.copyfile(ROOT / file, path / file)
+    params = load(path / "params.yaml")
+    tree = merged(params.model_dump(mode="json"), SMALL)
+    (path / "params.yaml").write_text(render(type(params).model_validate(tree), "small"))
+    made = Scratch(path)
+    made.run("provision")
+    made.run("demos")
+    return made
+
+
+def compared(scratch: Scratch, argv: list[str], output: str, unit: str) -> str:
+    """Run `argv` uninterrupted, then killed and resumed, and compare. Returns what the killed run had started."""
+    scratch.run(*argv)
+    final, whole = scratch.path / output, scratch.path / "whole" / argv[0]
+    whole.parent.mkdir(exist_ok=True)
+    final.rename(whole)
+    started = scratch.killed_after_first_checkpoint(*argv)
+    assert not final.exists()
+    told = scratch.run(*argv)
+    assert f"goes on from its checkpoint: {unit}" in told, told
+    assert json.loads((final / "provenance.json").read_text())["cost"]["attempts"] == 2
+    assert tree_digest(final / "checkpoint") == tree_digest(whole / "checkpoint")
+    assert not (scratch.path / ".work").exists()
+    return started
+
+
+def test_sft_goes_on_and_ends_with_the_same_bytes(scratch):
+    compared(scratch, ["sft", "--seed", "0"], "results/sft/seed0", "2 of ")
+
+
+def test_rl_goes_on_leaves_no_browser_and_ends_with_the_same_bytes(scratch):
+    if not (scratch.path / "results/sft/seed0").exists():
+        scratch.run("sft", "--seed", "0")
+    argv = ["rl", "--recipe", "grpo", "--seed", "0"]
+    started = compared(scratch, argv, "results/rl/grpo/seed0", "1 of 3 iterations")
+    assert "guiderail.pool.server" in started and "--remote-debugging" in started  # there was something to leave behind
+    metrics = json.loads((scratch.path / "results/rl/grpo/seed0/metrics.json").read_text())
+    whole = json.loads((scratch.path / "whole/rl/metrics.json").read_text())
+    same = {k for k in whole if not k.endswith("_s")}
+    assert {k: metrics[k] for k in same} == {k: whole[k] for k in same}
+    assert metrics["iterations"] == 3
