@@ -36,6 +36,14 @@ def test_newest_wins_old_ones_go_and_nothing_is_none(tmp_path):
     assert load_state(tmp_path).step == 10
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"step": 1}', '{"step": "x", "files": {}, "meta": {}}', "\xff"])
+def test_a_damaged_head_is_told_by_name(tmp_path, text):
+    save_state(tmp_path, state(1))
+    (tmp_path / "state-00000001/state.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StateError, match=r"state.json: damaged \(\w+\); delete .*state-00000001 and resume"):
+        load_state(tmp_path)
+
+
 def test_half_written_state_is_ignored(tmp_path):
     save_state(tmp_path, state(1))
     half = tmp_path / "state-00000002.tmp"

@@ -63,7 +63,7 @@ class Scratch:
         the names of what it had started."""
         p = self.start(*argv)
         end = time.monotonic() + 600
-        while not list((self.path / ".work" / argv[0]).glob("*/state-*/state.json")):
+        while not list((self.path / ".work" / argv[0]).glob("*/state-????????/state.json")):
             assert p.poll() is None and time.monotonic() < end, p.communicate()[1]
             time.sleep(0.02)
         started = psutil.Process(p.pid).children(recursive=True)

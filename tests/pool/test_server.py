@@ -20,6 +20,7 @@ from guiderail.envs.types import InfraError
 from guiderail.params import Env
 from guiderail.pool.client import NoSlotError, PoolClient, PoolRequestError, RemoteEnv
 from guiderail.pool.local import env_pool
+from guiderail.pool.server import parse
 from guiderail.pool.work import map_pool
 from guiderail.services import ServiceError
 from guiderail.tasks.types import TaskSpec
@@ -351,3 +352,19 @@ def test_port_taken_by_another_server_is_not_ours(pool: tuple[str, str], monkeyp
     with env_pool(Env(slots=1), provider="noop") as (url, token):
         assert url != pool[0]
         assert post((url, token), "/v1/status", {}, method="GET")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--slots", "-1"], "argument --slots: -1: must be a whole number from 1 to 1024"),
+        (["--slots", "many"], "argument --slots: many: must be a whole number from 1 to 1024"),
+        (["--port", "65536"], "argument --port: 65536: must be a whole number from 0 to 65535"),
+        (["--ttl", "nan"], "argument --ttl: nan: must be a number from 0.001 to 86400"),
+        (["--call-timeout", "0"], "argument --call-timeout: 0: must be a number from 0.001 to 86400"),
+    ],
+)
+def test_a_command_that_cannot_work_is_told_and_ends_with_2(capsys, argv, words):
+    with pytest.raises(SystemExit) as e:
+        parse(argv)
+    assert e.value.code == 2 and capsys.readouterr().err.splitlines()[-1].endswith(words)

@@ -57,3 +57,13 @@ def test_merged_replaces_recipes_as_a_whole():
     base = {"rl": {"lr": 1, "lora": {"r": 1, "alpha": 2}}, "recipes": {"grpo": {}}}
     over = {"rl": {"lora": {"r": 3}}, "recipes": {"x": {}}}
     assert presets.merged(base, over) == {"rl": {"lr": 1, "lora": {"r": 3, "alpha": 2}}, "recipes": {"x": {}}}
+
+
+def test_a_file_that_cannot_be_read_has_no_preset_and_is_not_overwritten_unasked(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("rl: {}\nrl: {}\n")
+    assert presets.current(path) is None
+    with pytest.raises(ParamError, match="pass --force"):
+        presets.write("smoke", path)
+    presets.write("smoke", path, force=True)
+    assert presets.current(path) == "smoke"

@@ -90,6 +90,94 @@ def test_changed_parameter_starts_afresh(slow):
     assert (slow.path / "results/provision/tasks.json").read_text() == "0"
 
 
+def test_a_run_with_other_parameters_does_not_touch_an_output_that_is_being_written(slow):
+    """Both would write results/.provision.partial."""
+    p = start(slow, step="60")
+    assert p.stdout.readline() == "step 0\n"
+    slow.set("provision.task_seed", 7)
+    second = slow.run("guiderail", "provision", check=False)
+    assert "provision is already running in another process, which writes results/provision" in second
+    assert (slow.path / "results/.provision.partial/part").read_text() == "half"  # the first one's, untouched
+    p.kill()
+    p.wait()
+    slow.run("guiderail", "provision")
+    assert (slow.path / "results/provision/tasks.json").read_text() == "0"
+
+
+def ended(project: Project, *argv: str, **env: str) -> tuple[int, str]:
+    """Status and stderr of a command."""
+    done = subprocess.run(argv, cwd=project.path, env=project.env | env, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_a_damaged_tasks_json_is_told_by_name(project):
+    project.run("guiderail", "provision")
+    (project.path / "results/provision/tasks.json").write_text('{"suite": "mini')
+    status, told = ended(project, "guiderail", "demos")
+    assert status == 1 and len(told.splitlines()) == 1
+    assert "results/provision/tasks.json: damaged, not readable as JSON" in told and "guiderail provision" in told
+    assert not (project.path / ".work").exists()
+
+
+@pytest.mark.parametrize("place", ["results", ".work"])
+def test_a_file_where_a_folder_should_be_is_told_by_name(project, place):
+    (project.path / place).write_text("mine")
+    status, told = ended(project, "guiderail", "provision")
+    assert status == 1 and len(told.splitlines()) == 1
+    assert place in told and "Move it away" in told
+    assert (project.path / place).read_text() == "mine"
+
+
+FULL = """
+import errno
+
+def provision(ctx):
+    raise OSError(errno.ENOSPC, "No space left on device", str(ctx.out / "tasks.json"))
+"""
+
+
+def test_a_full_disk_is_told_by_name(slow, tmp_path):
+    (tmp_path / "slow_stages.py").write_text(FULL)
+    status, told = ended(slow, "guiderail", "provision")
+    assert (status, told) == (
+        1,
+        "guiderail provision: results/.provision.partial/tasks.json: the disk is full. Free some space, then run the "
+        "same command again; what was finished is kept.\n",
+    )
+
+
+SWALLOWS = """
+import sys, time
+print("importing", flush=True)
+try:
+    time.sleep(60)
+except BaseException as e:
+    ENDING
+
+def provision(ctx):
+    print("the stage ran", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ["raise", "pass", "raise ImportError('half a package') from e"])
+def test_ctrl_c_during_imports_ends_with_130_whatever_becomes_of_it(slow, tmp_path, ending):
+    (tmp_path / "slow_stages.py").write_text(SWALLOWS.replace("ENDING", ending))
+    p = subprocess.Popen(
+        [sys.executable, "-m", "guiderail", "provision"],
+        cwd=slow.path,
+        env=slow.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert p.stdout.readline() == "importing\n"
+    p.send_signal(signal.SIGINT)
+    out, told = p.communicate(timeout=60)
+    assert (p.returncode, out) == (130, "")
+    assert told == "guiderail provision: stopped; the same command goes on from here\n"
+
+
 def test_failure_keeps_the_old_output(slow, tmp_path):
     slow.run("guiderail", "provision")
     (tmp_path / "slow_stages.py").write_text("def provision(ctx):\n    (ctx.out / 'x').write_text('new')\n    1 / 0\n")
@@ -142,6 +230,11 @@ def test_undeclared_parameters_cannot_be_read():
             "--recipe grop: no such recipe in params.yaml. Did you mean grpo or",
         ),
         (["sft", "--seed", "x"], "--seed x: must be a whole number, 0 or more."),
+        (
+            ["rl", "--recipe", "grpo", "--seed", "99"],
+            "--seed 99: not in sweep.seed of params.yaml (0, 1).",
+        ),
+        (["provision", "--env-pool-url", "localhost:80"], "--env-pool-url localhost:80: must be of the form http://"),
         (["demos"], "input results/provision/tasks.json is missing. Make it with `guiderail provision`"),
         (["sft"], "the following arguments are required: --seed"),
         (["evaluate", "--recipe", "grpo", "--seed", "0", "--benchmark", "miniwab"], "Did you mean miniwob?"),

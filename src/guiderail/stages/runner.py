@@ -76,9 +76,10 @@ def guarded(params: Params, stage: str, keys: list[str]) -> Params:
 def stage_function(name: str) -> StageFunction:
     """`run` of guiderail.stages.<name>; GUIDERAIL_STAGES_MODULE names a module of stand-ins (tests)."""
     stand_in = os.environ.get("GUIDERAIL_STAGES_MODULE")
-    if stand_in:
-        return getattr(importlib.import_module(stand_in), name)  # type: ignore[no-any-return]
-    return importlib.import_module(f"guiderail.stages.{name}").run  # type: ignore[no-any-return]
+    with _interrupts_kept():
+        if stand_in:
+            return getattr(importlib.import_module(stand_in), name)  # type: ignore[no-any-return]
+        return importlib.import_module(f"guiderail.stages.{name}").run  # type: ignore[no-any-return]
 
 
 def used_params(params: Params, keys: list[str]) -> dict[str, Any]:
@@ -251,6 +252,27 @@ def _terminated_as(status: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Ctrl-C in the block is a KeyboardInterrupt at its end at the latest: some packages swallow it while they are
+    imported, or make an ImportError of it."""
+    before, pressed = signal.getsignal(signal.SIGINT), False
+
+    def note(_: int, __: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt  # in place of whatever became of it
 
 
 @contextmanager
