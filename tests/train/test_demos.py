@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from worlds import PROCESSOR, NumberedFrames, make_policy
 
+from guiderail.errors import InputError
 from guiderail.models.frames import FrameStore
 from guiderail.params import Prompt
 from guiderail.tasks.types import TaskSpec
@@ -47,3 +49,36 @@ def test_rows_names_and_spans(tmp_path):
         ['TYPE(text="Ann")<|im_end|>'],
     ]
     assert len(load_demos(tmp_path, policy, Prompt(), limit=1).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda line: line[: len(line) // 2], "JSONDecodeError"),
+        (lambda line: "[]", "TypeError"),
+        (lambda line: line.replace('"instruction"', '"instructions"'), "KeyError: 'instruction'"),
+        (lambda line: line.replace('"frame": "', '"frame": "' + "0" * 64 + '", "was": "'), "KeyError: 'frame 000"),
+    ],
+)
+def test_a_damaged_line_is_told_by_number(tmp_path, damage, words):
+    from guiderail.actions.types import Click
+    from guiderail.actions.wire import action_to_json
+
+    click = (action_to_json(Click(0.475, 0.25)), "click")
+    write(tmp_path, [[click], [click]])
+    first, second = (tmp_path / "demos.jsonl").read_text().splitlines()
+    (tmp_path / "demos.jsonl").write_text(f"{first}\n{damage(second)}\n")
+    with pytest.raises(InputError) as e:
+        load_demos(tmp_path, make_policy(), Prompt())
+    assert str(e.value).startswith(f"{tmp_path / 'demos.jsonl'}, line 2: ") and words in str(e.value)
+    assert "guiderail demos" in str(e.value)
+
+
+def test_a_line_separator_in_an_instruction_does_not_cut_the_line(tmp_path):
+    from guiderail.actions.types import Click
+    from guiderail.actions.wire import action_to_json
+
+    write(tmp_path, [[(action_to_json(Click(0.5, 0.5)), "click")]])
+    demo = json.loads((tmp_path / "demos.jsonl").read_text()) | {"instruction": "one\u2028two"}
+    (tmp_path / "demos.jsonl").write_text(json.dumps(demo, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert len(load_demos(tmp_path, make_policy(), Prompt()).rows) == 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guiderail.actions.wire import action_from_json
+from guiderail.errors import InputError
 from guiderail.models.frames import FrameStore
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
@@ -30,27 +31,34 @@ class DemoRows:
 
 
 def load_demos(folder: Path, policy: Policy, prompt: Prompt, limit: int | None = None) -> DemoRows:
-    """Rows of `folder`/demos.jsonl (the first `limit` episodes). Raises ValueError on an action the codec cannot
-    write."""
+    """Rows of `folder`/demos.jsonl (the first `limit` episodes). Raises InputError naming a line that is damaged, lacks
+    its frame, or holds an action the codec cannot write."""
     builder = PromptBuilder(policy.tokenizer, prompt, policy.image_tokens)
     frames = FrameStore(folder / "frames", cache=4)
     sizes: dict[str, tuple[int, int]] = {}
     rows: list[ChunkRow] = []
     names: list[str] = []
     tasks: list[str] = []
-    for number, line in enumerate((folder / "demos.jsonl").read_text().splitlines()):
+    file = folder / "demos.jsonl"
+    for number, line in enumerate(file.read_bytes().splitlines()):
         if limit is not None and number >= limit:
             break
-        demo = json.loads(line)
-        task = TaskSpec.from_json(demo["task"]).id
-        steps = []
-        for step in demo["steps"]:
-            sha = step["frame"]
-            if sha not in sizes:
-                sizes[sha] = frames.get_image(sha).size
-            thought = step["thought"] if prompt.thought else ""
-            steps.append((sha, *sizes[sha], builder.codec.render(action_from_json(step["action"]), thought)))
-        made = builder.demo_rows(demo["instruction"], steps)
+        try:
+            demo = json.loads(line)
+            task = TaskSpec.from_json(demo["task"]).id
+            steps = []
+            for step in demo["steps"]:
+                sha = step["frame"]
+                if sha not in sizes:
+                    sizes[sha] = frames.get_image(sha).size
+                thought = step["thought"] if prompt.thought else ""
+                steps.append((sha, *sizes[sha], builder.codec.render(action_from_json(step["action"]), thought)))
+            made = builder.demo_rows(demo["instruction"], steps)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise InputError(
+                f"{file}, line {number + 1}: {type(e).__name__}: {e}. Run `guiderail demos` again, or restore "
+                "the folder (dvc checkout)."
+            ) from e
         rows += made
         names += [f"demo {task} chunk {k}" for k in range(len(made))]
         tasks.append(task)
