@@ -207,7 +207,7 @@ def test_white_is_zero(shards):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"minutes": "5"}, "no such option; options: shards"),
+        ({"minutes": "5"}, "no such option. Did you mean steps. Options: shards"),
         ({"steps": "many"}, "must be a whole number"),
         ({"lr": "fast"}, "must be a number"),
         ({"shards": "1"}, "must be at least 2"),

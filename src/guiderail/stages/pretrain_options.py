@@ -27,7 +27,9 @@ def read_options(given: dict[str, str]) -> dict[str, int | float]:
     options = dict(DEFAULTS)
     for key, text in given.items():
         if key not in DEFAULTS:
-            raise ParamError(f"--set {key}={text}: no such option. {nearest(key, DEFAULTS)}")
+            near = nearest(key, DEFAULTS)
+            near = f" {near}" if near.startswith("Did") else ""
+            raise ParamError(f"--set {key}={text}: no such option.{near} Options: {', '.join(DEFAULTS)}.")
         kind = type(DEFAULTS[key])
         try:
             options[key] = kind(text)
