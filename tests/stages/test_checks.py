@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guiderail.commands import STAGES
 from guiderail.models.folder import CheckpointError, check_folder, check_weights
 from guiderail.params import ParamError, parse
 from guiderail.stages import checks
@@ -15,6 +16,10 @@ from guiderail.workflow.spec import Job, Spec
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "assets/tiny-vlm"
+
+
+def test_the_stages_that_play_are_those_whose_help_offers_a_pool():
+    assert {n for n, s in STAGES.items() if "env-pool" in s.uses} == checks.USES_POOL
 
 
 def refusal(check, *args) -> str:

@@ -20,6 +20,7 @@ from guiderail.yaml_file import read_yaml
 
 USES_MODEL = {"sft", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
+USES_POOL = {"provision", "demos", "rl", "evaluate"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from guiderail import provenance
-from guiderail.commands import STAGES
 from guiderail.params import ParamError, Params, load
 from guiderail.stages import checks
 from guiderail.stages.context import StageContext
@@ -105,7 +104,7 @@ def run_stage(
     attach = attach or Attach()
     checks.check_pool_url(attach.env_pool_url)
     checks.check_environment(params, name)
-    if "env-pool" in STAGES[name].uses and attach.env_pool_url is None:
+    if name in checks.USES_POOL and attach.env_pool_url is None:
         checks.check_browser(params)
     keys = spec.param_keys(name, job.axes)
     deps = [d.format(**job.axes) for d in spec.raw_deps(name)]
