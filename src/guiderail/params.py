@@ -137,7 +137,7 @@ class Lora(Section):
 class Optim(Section):
     """AdamW and its schedule."""
 
-    lr: float = Field(3e-4, gt=0, le=1)
+    lr: float = Field(3e-4, gt=0, le=10)
     weight_decay: float = Field(0.0, ge=0, le=1)
     warmup: float = Field(0.05, ge=0, le=1, description="Fraction of steps of linear warm-up.")
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -148,7 +148,7 @@ class Optim(Section):
 class Sft(Optim):
     """Supervised warm-up on demonstrations with the thought line."""
 
-    lr: float = Field(1e-3, gt=0, le=1)
+    lr: float = Field(1e-3, gt=0, le=10)
     epochs: int = Field(10, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
@@ -160,7 +160,7 @@ class Sft(Optim):
 class Rl(Optim):
     """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
 
-    lr: float = Field(5e-4, gt=0, le=1)
+    lr: float = Field(5e-4, gt=0, le=10)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     algorithm: Literal["grpo"] = "grpo"
     iterations: int = Field(30, ge=1, le=1_000_000)
