@@ -90,6 +90,7 @@ def run(ctx: StageContext) -> None:
         joint_from=whole["joint_from"],
         glyph_steps=whole["glyph_steps"],
         seed=whole["seed"],
+        bfloat16=whole["bfloat16"] > 0,
         say=ctx.say,
         available=lambda: sorted(p.stem for p in folder.glob("pages-????.json")),
     )

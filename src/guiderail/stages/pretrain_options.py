@@ -11,13 +11,14 @@ DEFAULTS: dict[str, int | float] = {
     "shards": 46,
     "sheets": 50,
     "glyph_steps": 2500,
-    "read_first": 400,
-    "joint_from": 1300,
-    "steps": 1600,
+    "read_first": 1500,
+    "joint_from": 2200,
+    "steps": 4000,
     "batch": 32,
     "lr": 1.5e-3,
     "listing": 0.7,
     "seed": 0,
+    "bfloat16": 1,
 }
 LEAST = {"shards": 2, "sheets": 1, "steps": 1, "batch": 1}  # of shards, the first is held out
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from guiderail.models.features import vision_forward
 from guiderail.train.pretrain_data import PageSet, ink, make_batch
@@ -26,6 +28,16 @@ from guiderail.train.pretrain_model import GRID_THW, DenseHeads, FoldedPatches, 
 from guiderail.train.pretrain_rows import Row, RowMaker, dense_labels, letter_labels
 
 STATE = "state.safetensors"
+
+
+@contextmanager
+def fast(bfloat16: bool) -> Iterator[None]:
+    """Matrix products in bfloat16 if asked for; attention as plain products.
+
+    For 140 patches an image, torch's flash attention takes five times as long backward on a CPU.
+    """
+    with sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+        yield
 
 
 def learn_glyphs(
@@ -37,6 +49,7 @@ def learn_glyphs(
     batch: int,
     lr: float,
     seed: int,
+    bfloat16: bool,
     say: Callable[[str], None],
 ) -> None:
     """Teach the patch embedding and the first block's MLP which letters a patch shows.
@@ -46,7 +59,7 @@ def learn_glyphs(
     """
     block, head = visual.blocks[0], heads.letters[0]
     params = [*visual.patch_embed.parameters(), *block.mlp.parameters(), *block.norm2.parameters(), *head.parameters()]
-    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95))
+    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
     draw = random.Random(seed)
     for step in range(steps):
         for g in optimiser.param_groups:
@@ -54,9 +67,10 @@ def learn_glyphs(
         pages = [draw.randrange(len(data)) for _ in range(batch)]
         pixels = data.patches(pages)
         keep = ink(pixels, [data.targets[p] for p in pages])
-        x = visual.patch_embed.proj(pixels[keep])
         target = torch.from_numpy(np.concatenate([letter_labels(data.targets[p]) for p in pages]))[keep]
-        loss, recall = heads.letters_loss([x + block.mlp(block.norm2(x))], target)
+        with fast(bfloat16):
+            x = visual.patch_embed.proj(pixels[keep])
+            loss, recall = heads.letters_loss([x + block.mlp(block.norm2(x))], target)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad()
@@ -115,7 +129,7 @@ def next_token(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Weighted next-token loss of `rows` (scalar), and accuracies; `features` are [pages, levels, 35, hidden]."""
     logits, target, weight = text_forward(model, rows, features)
-    lm = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum()
+    lm = (F.cross_entropy(logits.float(), target, reduction="none") * weight).sum() / weight.sum()
     with torch.no_grad():
         point = torch.from_numpy(maker.is_point)[target]
         near = (logits.argmax(-1)[point] - target[point]).abs() <= 1
@@ -180,6 +194,7 @@ def train(
     joint_from: int = 0,
     glyph_steps: int,
     seed: int,
+    bfloat16: bool = True,
     say: Callable[[str], None],
     available: Callable[[], list[str]],
     save_every: int = 200,
@@ -191,7 +206,8 @@ def train(
     are taken up every 200 steps. work: a checkpoint is written there every `save_every` steps, and read at the start.
     joint_from: from `read_first` to here only the text model learns, by pointing with what is read; then all do.
     glyph_steps: see `learn_glyphs`. read_first: so many steps learn mostly the dense loss (reading), with the text
-    model in one step of five. listing: see `make_batch`. held_batches: of 64 pages, for the accuracies.
+    model in one step of five. listing: see `make_batch`. bfloat16: see `fast`; weights and the held-out
+    accuracies are float32. held_batches: of 64 pages, for the accuracies.
     """
     hidden = model.config.text_config.hidden_size
     torch.manual_seed(seed)
@@ -200,7 +216,7 @@ def train(
     original, folded = model.model.visual.patch_embed, FoldedPatches(conv)
     model.model.visual.patch_embed = folded
     params = [*model.parameters(), heads.read, heads.kind.weight, heads.kind.bias, *heads.letters.parameters()]
-    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95))
+    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
     state_file, step = work / STATE, 0
     if state_file.exists():
         step = load_state(state_file, params, optimiser)
@@ -208,7 +224,17 @@ def train(
     shards = available()
     held, data = PageSet(folder, shards[:1]), PageSet(folder, shards[1:])
     if step == 0:
-        learn_glyphs(model.model.visual, heads, data, steps=glyph_steps, batch=2 * batch, lr=2 * lr, seed=seed, say=say)
+        learn_glyphs(
+            model.model.visual,
+            heads,
+            data,
+            steps=glyph_steps,
+            batch=2 * batch,
+            lr=2 * lr,
+            seed=seed,
+            bfloat16=bfloat16,
+            say=say,
+        )
     began = time.perf_counter()
     sums: dict[str, list[float]] = {}
     maker = RowMaker(tokenizer, seed)
@@ -222,7 +248,8 @@ def train(
             g["lr"] = lr * rate(step, steps)
         rows = make_batch(maker, data, batch, listing) if step >= read_first or step % 5 == 0 else []
         pages = [p for r in rows for p in r.pages] or maker.random.choices(data.busy, k=batch)
-        loss, stats = losses(model, heads, maker, data, rows, pages, see=not read_first <= step < joint_from)
+        with fast(bfloat16):
+            loss, stats = losses(model, heads, maker, data, rows, pages, see=not read_first <= step < joint_from)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimiser.step()

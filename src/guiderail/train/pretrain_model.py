@@ -61,7 +61,7 @@ class DenseHeads(torch.nn.Module):
         for tap, head in zip(taps, self.letters, strict=False):
             logits = head(F.layer_norm(tap, tap.shape[-1:])) - 3.0
             shown = target.sum() + 1.0
-            total = total + F.binary_cross_entropy_with_logits(logits, target, reduction="sum") / shown
+            total = total + F.binary_cross_entropy_with_logits(logits.float(), target, reduction="sum") / shown
         return total, ((logits > 0) * target).sum() / shown
 
     def loss(
@@ -74,17 +74,21 @@ class DenseHeads(torch.nn.Module):
         Returns the loss (scalar) and the accuracies [7] of (kind, name, 3 letters, x, y).
         """
         features = F.layer_norm(features, features.shape[-1:])
-        logits = self.kind(features).view(-1, len(KINDS))
+        logits = self.kind(features).view(-1, len(KINDS)).float()
         weight = torch.ones(len(KINDS))
         weight[0] = 0.2
         presence = F.cross_entropy(logits, kinds.view(-1), weight=weight)
         image, slot = labels[:, 0], labels[:, 1]
         at = features[image, slot // 4]
         total, hits = presence, [(logits.argmax(-1) == kinds.view(-1))[kinds.view(-1) > 0].float().mean()]
-        reading = torch.einsum("mh,mjhk->mjk", at, self.read[slot % 4])
+        order = torch.argsort(slot % 4, stable=True)  # by quarter, so that each is one matrix product
+        labels, at = labels[order], at[order]
+        parts = torch.split(at, torch.bincount(slot % 4, minlength=4).tolist())
+        flat = self.read.transpose(1, 2).flatten(2)  # [4, hidden, 6 * hidden]
+        reading = torch.cat([part @ w for part, w in zip(parts, flat, strict=True)]).view(len(at), 6, -1)
         for j in range(6):
             target = labels[:, 2 + j]
-            scores = reading[:, j] @ embedding.T * 5
+            scores = (reading[:, j] @ embedding.T).float() * 5
             keep = target != -100
             total = total + F.cross_entropy(scores[keep], target[keep])
             hits.append((scores.argmax(-1) == target)[keep].float().mean())
@@ -113,6 +117,7 @@ def text_forward(
         weights[i, : len(array)] = torch.tensor(r.weight)
     mask = ids == image
     embeds = model.model.language_model.embed_tokens(ids)
+    features = features.to(embeds.dtype)  # bfloat16 under autocast
     embeds = embeds.masked_scatter(mask[..., None], features[:, 0].reshape(-1, features.shape[-1]))
     deep = [features[:, k].reshape(-1, features.shape[-1]) for k in range(1, features.shape[1])]
     hidden = model.model.language_model(
