@@ -219,6 +219,9 @@ def test_siblings_share_a_half():
 class ClickAnything:
     """A codec that reads a click in any text, so that a random model plays whole episodes."""
 
+    def at(self, width, height):
+        return self
+
     def parse(self, text):
         return Parsed(Click(0.5, 0.5), "try")
 

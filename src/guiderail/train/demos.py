@@ -32,7 +32,7 @@ class DemoRows:
 def load_demos(folder: Path, policy: Policy, prompt: Prompt, limit: int | None = None) -> DemoRows:
     """Rows of `folder`/demos.jsonl (the first `limit` episodes). Raises ValueError on an action the codec cannot
     write."""
-    builder = PromptBuilder(policy.tokenizer, prompt, policy.image_tokens)
+    builder = PromptBuilder(policy.tokenizer, prompt, policy.image_tokens, policy.resized)
     frames = FrameStore(folder / "frames", cache=4)
     sizes: dict[str, tuple[int, int]] = {}
     rows: list[ChunkRow] = []
@@ -49,7 +49,8 @@ def load_demos(folder: Path, policy: Policy, prompt: Prompt, limit: int | None =
             if sha not in sizes:
                 sizes[sha] = frames.get_image(sha).size
             thought = step["thought"] if prompt.thought else ""
-            steps.append((sha, *sizes[sha], builder.codec.render(action_from_json(step["action"]), thought)))
+            codec = builder.codec_for(*sizes[sha])
+            steps.append((sha, *sizes[sha], codec.render(action_from_json(step["action"]), thought)))
         made = builder.demo_rows(demo["instruction"], steps)
         rows += made
         names += [f"demo {task} chunk {k}" for k in range(len(made))]
