@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guiderail.actions.codec import CODECS, get_codec
 from guiderail.params import ParamError, Params, load, parse
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,12 @@ REFUSED = [
     ({"sft": {"epochs": 1.5}}, "params.yaml: sft.epochs = 1.5: must be a whole number."),
     ({"sft": {"epochs": "12"}}, "params.yaml: sft.epochs = '12': must be a whole number."),
     ({"sft": {"lora": {"r": "a"}}}, "params.yaml: sft.lora.r = 'a': must be a whole number."),
-    ({"prompt": {"codec": "x"}}, "params.yaml: prompt.codec = 'x': must be one of 'guiderail' or 'qwen3vl'."),
+    (
+        {"prompt": {"codec": "x"}},
+        "params.yaml: prompt.codec = 'x': must be one of 'agentcpm', 'generic_v2', 'guiderail', 'openadapt', "
+        "'openadapt_json', 'os_atlas', 'os_genesis', 'pyautogui', 'qwen25vl', 'qwen3vl', 'ui_s1', 'ui_tars' or "
+        "'ui_tars15'.",
+    ),
     (
         {"prompt": {"thought": 1}},
         "params.yaml: prompt.thought = 1: must be true or false. "
@@ -177,6 +183,11 @@ def test_schema_file_is_current_and_accepts_params_yaml():
     jsonschema.validate(yaml.safe_load((ROOT / "params.yaml").read_text()), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"rl": {"lrr": 1}}, schema)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_every_codec_may_be_named(name):
+    assert parse({"prompt": {"codec": name}}).prompt.codec == name == get_codec(name).name
 
 
 def test_params_yaml_is_complete():

@@ -76,7 +76,21 @@ class Model(Section):
 class Prompt(Section):
     """How a context is written; one builder for every stage."""
 
-    codec: Literal["guiderail", "qwen3vl"] = "guiderail"
+    codec: Literal[
+        "agentcpm",
+        "generic_v2",
+        "guiderail",
+        "openadapt",
+        "openadapt_json",
+        "os_atlas",
+        "os_genesis",
+        "pyautogui",
+        "qwen25vl",
+        "qwen3vl",
+        "ui_s1",
+        "ui_tars",
+        "ui_tars15",
+    ] = "guiderail"
     system: Literal["none", "short", "full"] = Field("short", description="System prompt: full lists all actions.")
     chunk_steps: int = Field(3, ge=1, le=64, description="Frames per append-only chunk before it is re-anchored.")
     thought: bool = Field(True, description='Ask for and train the "Action: ..." line before the call.')

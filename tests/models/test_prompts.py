@@ -119,6 +119,18 @@ def test_sft_and_rollout_write_the_same_ids(tokenizer, codec, system, k):
         assert tuple(row.ids[start:end]) == (*tokenizer(text, split_special_tokens=True).input_ids, builder.end_id)
 
 
+def test_demonstrations_in_pixels_are_those_of_the_resized_frame(tokenizer):
+    builder = PromptBuilder(
+        tokenizer, PromptParams(codec="ui_s1"), lambda w, h: TOKENS[w, h], lambda w, h: (2 * w, 3 * h)
+    )
+    text = builder.codec_for(160, 210).render(Click(0.5, 1.0), "tap")
+    assert text == '<think>\ntap\n</think>\n<action>\n{"action": "click", "coordinate": [160, 629]}\n</action>'
+    (row,) = builder.demo_rows("Do it", [("frame0", 160, 210, text)])
+    assert tokenizer.decode(row.ids[slice(*row.spans[0])]) == text + "<|im_end|>"
+    with pytest.raises(ValueError, match="outside"):
+        builder.demo_rows("Do it", [("frame0", 64, 64, text)])  # 160 is beyond its 128 columns
+
+
 def test_text_of_a_context(builder, tokenizer):
     """Written by hand from Qwen's chat format."""
     rows, _ = played(builder, "Do it", episode(builder, STEPS[:4], (64, 64)))

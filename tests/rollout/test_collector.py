@@ -11,6 +11,7 @@ from fakes import NumberEngine, World, lost
 
 from guiderail.actions.codec import get_codec
 from guiderail.actions.types import Click, Parsed
+from guiderail.actions.wire import action_from_json
 from guiderail.models.prompts import PromptBuilder
 from guiderail.models.sizing import ImageSizing
 from guiderail.params import Prompt as PromptParams
@@ -41,7 +42,8 @@ def play(processor, world):
 
     def go(tasks, engine=None, script=None, codec=None, chunk=2, tokens=12, **kw):
         params = PromptParams(chunk_steps=chunk, max_new_tokens=tokens)
-        builder = PromptBuilder(processor.tokenizer, params, ImageSizing.from_processor(processor).tokens)
+        sizing = ImageSizing.from_processor(processor)
+        builder = PromptBuilder(processor.tokenizer, params, sizing.tokens, sizing.resized)
         engine = engine or NumberEngine(processor.tokenizer, world, script=script)
         options = {
             "frames": world.frames,
@@ -110,6 +112,17 @@ def test_outcomes(world, play, texts, verdict, kind, cause, reward, steps):
     if cause == "parse_failure":
         assert e.outcome.detail == e.steps[0].parse_error
     assert sum(len(r.spans) for r in e.rows) == steps
+
+
+def test_pixels_of_an_answer_are_those_of_the_resized_frame(world, play, processor):
+    """160x210 frames reach the model as 160x224: the middle of what it sees is the middle of the screen."""
+    shown = ImageSizing.from_processor(processor).resized(160, 210)
+    assert shown == (160, 224)
+    texts = [f'<action>{{"action": "click", "coordinate": [{x}, {y}]}}</action>' for x, y in [(80, 112), (40, 224)]]
+    (e,), _, _ = play(groups(1, 1), script={"task 0": [*texts, texts[0]]}, codec=get_codec("ui_s1"), tokens=120)
+    assert [s.parse_error for s in e.steps] == ["", "", ""]
+    acted = [action_from_json(s.action) for s in e.steps]
+    assert acted == [Click(0.5, 0.5), Click(0.25, 1.0), Click(0.5, 0.5)]
 
 
 def test_step_limit_and_threshold(world, play):
@@ -218,6 +231,9 @@ def test_siblings_share_a_half():
 
 class ClickAnything:
     """A codec that reads a click in any text, so that a random model plays whole episodes."""
+
+    def at(self, width, height):
+        return self
 
     def parse(self, text):
         return Parsed(Click(0.5, 0.5), "try")

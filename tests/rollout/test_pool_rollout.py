@@ -39,6 +39,9 @@ class Says:
 class ClickAnything:
     """Reads a click at the middle in any text, so that a random model plays whole episodes."""
 
+    def at(self, width, height):
+        return self
+
     def parse(self, text):
         return Parsed(Click(0.5, 0.5), "try")
 

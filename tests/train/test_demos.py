@@ -82,3 +82,32 @@ def test_a_line_separator_in_an_instruction_does_not_cut_the_line(tmp_path):
     demo = json.loads((tmp_path / "demos.jsonl").read_text()) | {"instruction": "one\u2028two"}
     (tmp_path / "demos.jsonl").write_text(json.dumps(demo, ensure_ascii=False) + "\n", encoding="utf-8")
     assert len(load_demos(tmp_path, make_policy(), Prompt()).rows) == 1
+
+
+PIXELS = {"pyautogui", "qwen25vl", "ui_s1", "ui_tars15"}
+
+
+def test_every_codec_writes_demonstrations_it_can_read(tmp_path):
+    """Points in pixels are those of the frame after the processor's resize: 160x210 becomes 160x224."""
+    from guiderail.actions.codec import CODECS, get_codec
+    from guiderail.actions.types import Click, Parsed, Type
+    from guiderail.actions.wire import action_to_json
+
+    steps = [(action_to_json(a), "do it") for a in (Click(0.5, 0.25), Type("Ann"))]
+    write(tmp_path, [steps])
+    policy = make_policy()
+    for name in sorted(CODECS):
+        found = load_demos(tmp_path, policy, Prompt(codec=name, system="full"))
+        codec = get_codec(name).at(160, 224)
+        texts = [t.removesuffix("<|im_end|>") for t in spans(found.rows[0])]
+        assert [codec.parse(t) for t in texts] == [Parsed(Click(0.5, 0.25), "do it"), Parsed(Type("Ann"), "do it")]
+        assert ("80" in texts[0] and "56" in texts[0]) == (name in PIXELS)
+
+
+def test_a_demonstration_that_the_format_cannot_say_is_named(tmp_path):
+    from guiderail.actions.types import Open
+    from guiderail.actions.wire import action_to_json
+
+    write(tmp_path, [[(action_to_json(Open("Files")), "open it")]])
+    with pytest.raises(ValueError, match="codec agentcpm cannot express Open"):
+        load_demos(tmp_path, make_policy(), Prompt(codec="agentcpm"))

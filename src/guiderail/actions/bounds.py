@@ -11,7 +11,21 @@ import re
 from dataclasses import replace
 
 from guiderail.actions.text import well_formed
-from guiderail.actions.types import Action, Answer, Click, Drag, Finish, Key, Move, Nav, Open, Scroll, Type, Wait
+from guiderail.actions.types import (
+    Action,
+    Answer,
+    Click,
+    Drag,
+    Finish,
+    Key,
+    LongPress,
+    Move,
+    Nav,
+    Open,
+    Scroll,
+    Type,
+    Wait,
+)
 from guiderail.actions.wire import MAX_TEXT
 
 RESOLUTION = 1000
@@ -80,6 +94,8 @@ def checked(action: Action) -> Action:
             return replace(action, x=point("x", x), y=point("y", y), count=int(count))
         case Move(x, y):
             return Move(point("x", x), point("y", y))
+        case LongPress(x, y, seconds):
+            return LongPress(point("x", x), point("y", y), number("seconds", seconds, 0.0, MAX_SECONDS) + 0.0)
         case Drag(x, y, x2, y2):
             return Drag(point("x", x), point("y", y), point("x2", x2), point("y2", y2))
         case Scroll(x, y, dx, dy):

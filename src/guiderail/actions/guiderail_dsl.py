@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from guiderail.actions.bounds import checked, chord, quantise, read_chord
+from guiderail.actions.calls import quoted, read_call
 from guiderail.actions.prompts_full import GUIDERAIL_FORMAT, GUIDERAIL_FULL, SHORT_SYSTEM, SystemKind
-from guiderail.actions.text import Unreadable, clip, escape, read_thought, take_think, well_formed, write_thought
+from guiderail.actions.text import Unreadable, read_thought, take_think, well_formed, write_thought
 from guiderail.actions.types import (
     Action,
     Answer,
@@ -25,6 +26,7 @@ from guiderail.actions.types import (
     Drag,
     Finish,
     Key,
+    LongPress,
     Move,
     Nav,
     Open,
@@ -44,6 +46,7 @@ CALLS: dict[str, tuple[dict[str, type], dict[str, type], Build]] = {
     "DOUBLE_CLICK": (_XY, {}, lambda x, y: Click(x, y, count=2)),
     "RIGHT_CLICK": (_XY, {}, lambda x, y: Click(x, y, button="right")),
     "MOVE": (_XY, {}, Move),
+    "LONG_PRESS": (_XY, {"seconds": float}, LongPress),
     "DRAG": (_XY | {"x2": float, "y2": float}, {}, Drag),
     "SCROLL": (_XY, {"dx": int, "dy": int}, Scroll),
     "TYPE": ({"text": str}, {}, Type),
@@ -56,17 +59,11 @@ CALLS: dict[str, tuple[dict[str, type], dict[str, type], Build]] = {
     "FAIL": ({}, {}, lambda: Finish("failure")),
 }
 
-_HEAD = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\(\s*")
-_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*=\s*")
-_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"|' r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
-_WORD = re.compile(r"[^\s,()\"']+")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_TYPES = {keyword: (required, optional) for keyword, (required, optional, _) in CALLS.items()}
+
 _ACTION_LINE = re.compile(r"^[ \t]*action:[ \t]*", re.IGNORECASE | re.MULTILINE)
 _THOUGHT_LINE = re.compile(r"\s*thought:", re.IGNORECASE)
 _CALL_LIKE = re.compile(r"\A\s*[A-Za-z_]\w*\s*(\()(?=\s*(?:\)|[A-Za-z_]\w*\s*=))")
-_PLAIN = {"\\": "\\", '"': '"', "'": "'", "n": "\n", "t": "\t"}
 
 
 class GuiderailCodec:
@@ -87,6 +84,10 @@ class GuiderailCodec:
         keyword, arguments = _written(quantise(action))
         call = f"{keyword}({', '.join(f'{k}={_value(k, v)}' for k, v in arguments.items())})"
         return f"Action: {write_thought(thought, _not_a_call)}\n{call}" if thought else call
+
+    def at(self, width: int, height: int) -> GuiderailCodec:
+        """Itself: points are fractions of any screen."""
+        return self
 
     def quantise(self, action: Action) -> Action:
         """The action at this codec's resolution of 0.001. Raises ValueError on an action outside the algebra."""
@@ -133,80 +134,11 @@ def _is_call(text: str) -> bool:
 
 def _call(text: str) -> Action:
     """Read `text`, all of it, as one call."""
-    m = _HEAD.match(text)
-    if not m:
-        raise Unreadable(
-            f"No call found: expected KEYWORD(...), got {clip(text.strip())}." if text.strip() else "Empty."
-        )
-    keyword = m[1].upper()
-    if keyword not in CALLS:
-        raise Unreadable(f"Unknown action {clip(m[1])}; known are {', '.join(CALLS)}.")
-    required, optional, build = CALLS[keyword]
-    arguments, end = _arguments(text, m.end(), keyword, required | optional)
-    if missing := [name for name in required if name not in arguments]:
-        raise Unreadable(f"{keyword} lacks the argument {missing[0]}.")
-    if rest := text[end:].strip():
-        again = _HEAD.match(rest.lstrip(";,"))
-        what = "There are several calls; write exactly one" if again else f"Text after the call: {clip(rest)}"
-        raise Unreadable(f"{what}.")
+    keyword, arguments = read_call(text, _TYPES)
     try:
-        return checked(build(**arguments))
+        return checked(CALLS[keyword][2](**arguments))
     except ValueError as e:
         raise Unreadable(f"{keyword}: {e}.") from None
-
-
-def _arguments(text: str, at: int, keyword: str, types: dict[str, type]) -> tuple[dict[str, Any], int]:
-    """Read `name=value, ...)` from `at`; returns the values and the place after the closing parenthesis."""
-    found: dict[str, Any] = {}
-    if text.startswith(")", at):
-        return found, at + 1
-    while True:
-        m = _NAME.match(text, at)
-        if not m:
-            raise Unreadable(f"{keyword}: expected name=value, got {clip(text[at:]) if text[at:] else 'the end'}.")
-        name = m[1].lower()
-        if name not in types:
-            raise Unreadable(f"{keyword} has no argument {clip(m[1])}.")
-        if name in found:
-            raise Unreadable(f"{keyword}: argument {name} is given twice.")
-        found[name], at = _read_value(text, m.end(), f"{keyword}: {name}", types[name])
-        rest = text[at:].lstrip()
-        at = len(text) - len(rest)
-        if rest.startswith(")"):
-            return found, at + 1
-        if not rest.startswith(","):
-            raise Unreadable(f"{keyword}: expected , or ) after {name}, got {clip(rest) if rest else 'the end'}.")
-        at = len(text) - len(rest[1:].lstrip())
-
-
-def _read_value(text: str, at: int, where: str, kind: type) -> tuple[Any, int]:
-    """Read one value of `kind` (str, float, int) at `at`; returns it and the place after it."""
-    if kind is str:
-        m = _STRING.match(text, at)
-        if not m:
-            raise Unreadable(f"{where} must be a quoted string, got {clip(text[at:])}.")
-        body = m[1] if m[1] is not None else m[2]
-        return well_formed(_ESCAPE.sub(lambda e: _unescaped(e[1], where), body)), m.end()
-    m = _WORD.match(text, at)
-    word = m[0] if m else ""
-    if _NOT_FINITE.fullmatch(word):
-        raise Unreadable(f"{where} is not a finite number.")
-    if not m or not _NUMBER.fullmatch(word):
-        raise Unreadable(f"{where} must be a number, got {clip(text[at:])}.")
-    value = float(word)
-    if kind is int:
-        if not value.is_integer():
-            raise Unreadable(f"{where} must be a whole number, got {clip(word)}.")
-        return int(value), m.end()
-    return value, m.end()
-
-
-def _unescaped(code: str, where: str) -> str:
-    if code in _PLAIN:
-        return _PLAIN[code]
-    if len(code) == 5:
-        return chr(int(code[1:], 16))
-    raise Unreadable(f"{where} has the unknown escape {clip(chr(92) + code)}.")
 
 
 def _written(action: Action) -> tuple[str, dict[str, Any]]:
@@ -219,6 +151,8 @@ def _written(action: Action) -> tuple[str, dict[str, Any]]:
         case Click(x, y, button, count):
             extra = {"button": button} if button != "left" else {}
             return "CLICK", {"x": x, "y": y} | extra | ({"count": count} if count != 1 else {})
+        case LongPress():
+            return "LONG_PRESS", dict(vars(action))
         case Key(keys):
             return "KEY", {"keys": chord(keys)}
         case Finish(status):
@@ -228,7 +162,7 @@ def _written(action: Action) -> tuple[str, dict[str, Any]]:
 
 def _value(name: str, value: Any) -> str:
     if isinstance(value, str):
-        return '"' + escape(value).replace('"', r"\"") + '"'
+        return quoted(value)
     if name == "seconds":
         return f"{value:.3f}".rstrip("0").rstrip(".")
     return f"{value:.3f}" if isinstance(value, float) else str(value)

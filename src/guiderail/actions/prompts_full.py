@@ -21,6 +21,7 @@ CLICK(x=0.500, y=0.500)                      press and release the left button
 DOUBLE_CLICK(x=0.500, y=0.500)               two clicks
 RIGHT_CLICK(x=0.500, y=0.500)                press and release the right button
 MOVE(x=0.500, y=0.500)                       move the pointer only
+LONG_PRESS(x=0.500, y=0.500, seconds=1)      hold there
 DRAG(x=0.200, y=0.500, x2=0.800, y2=0.500)   press at the first point, release at the second
 SCROLL(x=0.500, y=0.500, dx=0, dy=3)         turn the wheel by notches; positive dy scrolls down, positive dx right
 TYPE(text="...")                             type into the focused field; escape \\\\ \\" \\n \\t
@@ -57,6 +58,7 @@ _QWEN_TOOL = {
                         "type",
                         "mouse_move",
                         "left_click",
+                        "long_press",
                         "left_click_drag",
                         "right_click",
                         "middle_click",
@@ -71,8 +73,9 @@ _QWEN_TOOL = {
                         "system_button",
                     ],
                     "description": "What to do: key presses keys together; type writes text into the focused field; "
-                    "mouse_move and the clicks act at coordinate; left_click_drag drags from start_coordinate to "
-                    "coordinate; scroll and hscroll turn the wheel at coordinate by pixels; wait lets time pass; "
+                    "mouse_move and the clicks act at coordinate; long_press holds there for time; "
+                    "left_click_drag drags from start_coordinate to coordinate; scroll and hscroll turn the wheel at "
+                    "coordinate by pixels; wait lets time pass; "
                     "terminate ends the task with status; answer gives text as the answer; open starts the app named "
                     "by text; system_button presses a phone's button.",
                 },
@@ -81,7 +84,7 @@ _QWEN_TOOL = {
                 "coordinate": {"type": "array", "description": "[x, y] from the left and top edge, 0 to 1000."},
                 "start_coordinate": {"type": "array", "description": "[x, y] where left_click_drag begins."},
                 "pixels": {"type": "number", "description": "Wheel notches: scroll up and hscroll right are positive."},
-                "time": {"type": "number", "description": "Seconds, for wait."},
+                "time": {"type": "number", "description": "Seconds, for wait and long_press."},
                 "button": {"type": "string", "enum": ["Back", "Home", "Recent", "Menu"]},
                 "status": {"type": "string", "enum": ["success", "failure"], "description": "For terminate."},
             },

@@ -16,7 +16,8 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MARKUP = re.compile(r"<(?=\||/?tool_call)")
 _OUTER_SPACE = re.compile(r"\A\s|\s\Z")
 _SHORT = {"\n": r"\n", "\t": r"\t"}
-_THINK = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
+_THINK = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL | re.IGNORECASE)
+_THINK_END = re.compile(r"<(?=/think>)", re.IGNORECASE)
 
 
 class Unreadable(Exception):
@@ -65,6 +66,12 @@ def take_think(text: str) -> tuple[str, str]:
     """Split a leading `<think>...</think>` block off: (its stripped content or "", the rest)."""
     m = _THINK.match(text)
     return (m[1].strip(), text[m.end() :]) if m else ("", text)
+
+
+def write_think(thought: str, tag: str = "think") -> str:
+    """A block that no thought can end, the tag in any case; `take_think` and then `read_thought` undo it."""
+    content = write_thought(thought, lambda line: _THINK_END.sub(r"\\u003c", line))
+    return f"<{tag}>\n{content}\n</{tag}>"
 
 
 def clip(text: str, limit: int = 40) -> str:

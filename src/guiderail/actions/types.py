@@ -7,6 +7,7 @@ Does not know how a model writes an action: that is a codec (see `guiderail.acti
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,8 +34,17 @@ class Move:
 
 
 @dataclass(frozen=True)
+class LongPress:
+    """Touch (x, y), or hold the left button there, for `seconds`."""
+
+    x: float
+    y: float
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True)
 class Drag:
-    """Press the left button at (x, y), move to (x2, y2), release."""
+    """Press the left button at (x, y), move to (x2, y2), release; on a phone, swipe with the finger."""
 
     x: float
     y: float
@@ -101,7 +111,7 @@ class Finish:
     status: Status = "success"
 
 
-Action = Click | Move | Drag | Scroll | Type | Key | Wait | Open | Answer | Nav | Finish
+Action = Click | Move | LongPress | Drag | Scroll | Type | Key | Wait | Open | Answer | Nav | Finish
 
 
 @dataclass(frozen=True)
@@ -128,3 +138,16 @@ def clamp01(v: float) -> float:
 def to_pixel(x: float, y: float, width: int, height: int) -> tuple[int, int]:
     """Map a point in fractions to integer pixels inside a `width` x `height` screen (x=1.0 -> width-1)."""
     return min(int(clamp01(x) * width), width - 1), min(int(clamp01(y) * height), height - 1)
+
+
+def from_pixel(px: float, py: float, width: int, height: int) -> tuple[float, float]:
+    """The point of a pixel: px/width, py/height, such that `to_pixel` of it is (px, py) again for whole pixels.
+
+    px in [0, width], py in [0, height] (the far edge is 1.0); what is outside is clamped by `to_pixel`, not here.
+    """
+    return _fraction(px, width), _fraction(py, height)
+
+
+def _fraction(p: float, size: int) -> float:
+    x = p / size
+    return math.nextafter(x, math.inf) if int(x * size) < int(p) else x  # 29 / 100 * 100 < 29

@@ -85,8 +85,8 @@ class BrowserEnv:
     async def step(self, action: Action) -> StepResult:
         """Do `action`, let the page live step_ms, return the screen.
 
-        Raises ValueError, with nothing done, for an action that a page has no use for (Open, Answer, Nav, Finish, an
-        unknown key; see `plan.events`): that is the agent's error, not an infrastructure error.
+        Raises ValueError, with nothing done, for an action that a page has no use for (LongPress, Open, Answer, Nav,
+        Finish, an unknown key; see `plan.events`): that is the agent's error, not an infrastructure error.
         """
         if not self._template:
             raise ValueError("step before reset")

@@ -46,8 +46,8 @@ def _drag(ax: int, ay: int, bx: int, by: int) -> list[Event]:
 def events(action: Action) -> list[Event]:
     """Input events of `action`, in order.
 
-    Raises ValueError for what a page has no use for: Open, Answer, Nav, Finish, an unknown key, a click count beyond 3,
-    a wait that is negative or longer than a minute.
+    Raises ValueError for what a page has no use for: LongPress, Open, Answer, Nav, Finish, an unknown key, a click
+    count beyond 3, a wait that is negative or longer than a minute.
     """
 
     def pixel(x: float, y: float) -> tuple[int, int]:

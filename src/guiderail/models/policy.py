@@ -112,6 +112,10 @@ class Policy:
         """Image tokens a frame of `width` x `height` pixels takes in a prompt."""
         return self._sizing.tokens(width, height)
 
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """Size in pixels of a frame of `width` x `height` as the model sees it."""
+        return self._sizing.resized(width, height)
+
     def pack(
         self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str = "row"
     ) -> Packed:

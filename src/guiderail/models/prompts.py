@@ -43,11 +43,19 @@ class PromptBuilder:
 
     tokenizer: a Qwen-style Hugging Face fast tokenizer (has SPECIAL_TOKENS, else ValueError). params: codec, system and
     chunk_steps are read. image_tokens: (width, height) in pixels -> number of image tokens
-    (`ImageSizing.from_processor(processor).tokens`).
+    (`ImageSizing.from_processor(processor).tokens`). resized: (width, height) of a frame -> its size as the model sees
+    it (`ImageSizing.resized`), in which codecs of absolute pixels read and write.
     """
 
-    def __init__(self, tokenizer: Any, params: PromptParams, image_tokens: Callable[[int, int], int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        params: PromptParams,
+        image_tokens: Callable[[int, int], int],
+        resized: Callable[[int, int], tuple[int, int]] = lambda width, height: (width, height),
+    ) -> None:
         self.params = params
+        self.resized = resized
         self.codec: Codec = get_codec(params.codec)
         self._tokenizer = tokenizer
         special = [_special_id(tokenizer, token) for token in SPECIAL_TOKENS]
@@ -76,6 +84,10 @@ class PromptBuilder:
         """Ids of a frame of `width` x `height` pixels: vision start, one pad per image token, vision end."""
         return self._frame(width, height)
 
+    def codec_for(self, width: int, height: int) -> Codec:
+        """The codec for answers to a frame of `width` x `height` pixels."""
+        return self.codec.at(*self.resized(width, height))
+
     def context(self, instruction: str) -> Context:
         """A fresh context. Raises ValueError on an empty instruction."""
         return Context(self, instruction)
@@ -92,12 +104,13 @@ class PromptBuilder:
         """
         context = self.context(instruction)
         for i, (frame, width, height, text) in enumerate(steps):
-            parsed = self.codec.parse(text)
+            codec = self.codec_for(width, height)
+            parsed = codec.parse(text)
             if isinstance(parsed, ParseFailure):
                 raise ValueError(f"demonstration step {i} is not readable by codec {self.codec.name}: {parsed.reason}")
             context.observe(frame, width, height)
             ids = self.completion_ids(text)
-            context.complete(ids, [float("nan")] * len(ids), parsed.thought, self.codec.render(parsed.action))
+            context.complete(ids, [float("nan")] * len(ids), parsed.thought, codec.render(parsed.action))
         return context.rows()
 
 

@@ -134,7 +134,7 @@ async def run_episode(
             context.observe(seen.frame, seen.width, seen.height)
             prompt, sampling = context.prompt(), setting.sampling(job, step, builder.params.max_new_tokens)
             completion, seconds_policy = await ask(job, prompt, sampling)
-            said = _read(codec, completion.text)
+            said = _read(codec.at(*builder.resized(seen.width, seen.height)), completion.text)
             context.complete(completion.ids, completion.logprobs, said.thought, said.text)
             started = time.perf_counter()
             done = await _do(env, said.action)

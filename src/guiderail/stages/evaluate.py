@@ -80,7 +80,7 @@ class Player:
         params, started, shown = self.ctx.params, time.perf_counter(), 0
         policy = load_policy(self.subject.folder, params.model)
         frames = FrameStore(folder, durable=False)
-        builder = PromptBuilder(policy.tokenizer, params.prompt, policy.image_tokens)
+        builder = PromptBuilder(policy.tokenizer, params.prompt, policy.image_tokens, policy.resized)
 
         def progress(done: int, total: int) -> None:
             nonlocal shown

@@ -89,7 +89,7 @@ class PoolRollouts:
                 HfEngine(self.policy, frames),
                 self.pool,
                 [(t, s) for t in tasks for s in range(self.rl.group_size)],
-                PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens),
+                PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens, self.policy.resized),
                 frames=frames,
                 temperature=self.rl.temperature,
                 run_seed=self.ctx.seed,

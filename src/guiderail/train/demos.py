@@ -33,7 +33,7 @@ class DemoRows:
 def load_demos(folder: Path, policy: Policy, prompt: Prompt, limit: int | None = None) -> DemoRows:
     """Rows of `folder`/demos.jsonl (the first `limit` episodes). Raises InputError naming a line that is damaged, lacks
     its frame, or holds an action the codec cannot write."""
-    builder = PromptBuilder(policy.tokenizer, prompt, policy.image_tokens)
+    builder = PromptBuilder(policy.tokenizer, prompt, policy.image_tokens, policy.resized)
     frames = FrameStore(folder / "frames", cache=4)
     sizes: dict[str, tuple[int, int]] = {}
     rows: list[ChunkRow] = []
@@ -52,7 +52,8 @@ def load_demos(folder: Path, policy: Policy, prompt: Prompt, limit: int | None =
                 if sha not in sizes:
                     sizes[sha] = frames.get_image(sha).size
                 thought = step["thought"] if prompt.thought else ""
-                steps.append((sha, *sizes[sha], builder.codec.render(action_from_json(step["action"]), thought)))
+                codec = builder.codec_for(*sizes[sha])
+                steps.append((sha, *sizes[sha], codec.render(action_from_json(step["action"]), thought)))
             made = builder.demo_rows(demo["instruction"], steps)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise InputError(
