@@ -64,5 +64,6 @@ def test_minibatch_order_depends_on_the_seed():
 
 
 def test_microbatches_sort_by_length():
-    rows = [row(ids=(1,) * n) for n in (5, 3, 9, 7)]
-    assert microbatches(rows, [0, 1, 2, 3], 3) == [[1, 0, 3], [2]]
+    rows = [row(ids=(1,) * n) for n in (50, 40, 90, 49, 51)]
+    assert microbatches(rows, [0, 1, 2, 3, 4], 2) == [[1, 3], [0, 4], [2]]
+    assert microbatches(rows, [0, 1, 2, 3, 4], 9) == [[1, 3, 0], [4], [2]]  # 51 > 1.25 * 40

@@ -17,6 +17,7 @@ import torch
 
 from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
 from guiderail.models.features import FeatureCache, Frames
+from guiderail.models.lean import LeanText
 from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
 
@@ -151,8 +152,18 @@ class Policy:
             embeds, torch.from_numpy(positions).to(self.device), lengths, next_positions, visual_mask, deepstack
         )
 
+    def text(self) -> LeanText | None:
+        """The lean forward over the weights as they stand, or None when the library's must be used."""
+        return LeanText.of(self.model.model.language_model)
+
     def hidden(self, packed: Packed, *, cache: Any = None, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Last hidden states [B, T, D] (after the final norm). `mask` None = causal over the packed columns."""
+        text = self.text()
+        if text is not None:
+            rope = text.rope(packed.embeds, packed.positions)
+            return text(
+                packed.embeds, rope, cache=cache, mask=mask, visual_mask=packed.visual_mask, deepstack=packed.deepstack
+            )
         out = self.model.model.language_model(
             inputs_embeds=packed.embeds,
             position_ids=packed.positions,

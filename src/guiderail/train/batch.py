@@ -19,6 +19,9 @@ from guiderail.params import Rl
 from guiderail.rollout.types import Episode
 from guiderail.train.seeds import shuffled
 
+SPREAD = 1.25
+"""Longest over shortest row of a micro-batch."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -86,6 +89,11 @@ def minibatches(episode_of_row: Sequence[int], size: int, *seed: str | int) -> l
 
 
 def microbatches(rows: Sequence[ChunkRow], index: Sequence[int], size: int) -> list[list[int]]:
-    """`index` sorted by length (less padding) and cut into pieces of at most `size`."""
-    order = sorted(index, key=lambda i: (len(rows[i].ids), i))
-    return [order[k : k + size] for k in range(0, len(order), size)]
+    """`index` sorted by length and cut into pieces of at most `size` rows, whose longest is at most `SPREAD` times the
+    shortest: padding is computed like any token."""
+    parts: list[list[int]] = []
+    for i in sorted(index, key=lambda i: (len(rows[i].ids), i)):
+        if not parts or len(parts[-1]) >= size or len(rows[i].ids) > SPREAD * len(rows[parts[-1][0]].ids):
+            parts.append([])
+        parts[-1].append(i)
+    return parts

@@ -101,6 +101,10 @@ class HfEngine:
         count = np.zeros(n, dtype=np.int64)
         stopped = np.zeros(n, dtype=bool)
         embed = policy.model.get_input_embeddings()
+        text = policy.text()
+        if text is not None:  # rotary factors of all steps at once
+            ahead = position[:, None] + torch.arange(steps, device=device)
+            cos, sin = text.rope(packed.embeds, ahead.expand(3, -1, -1))
         for step in range(steps):
             logits = policy.masked_logits(hidden)
             rows = torch.from_numpy(alive).to(device)
@@ -115,8 +119,15 @@ class HfEngine:
                 kept = torch.from_numpy(np.flatnonzero(keep)).to(device)
                 alive, token, position, mask = alive[keep], token[kept], position[kept], mask[kept]
                 cache.select(kept)
-            column = Packed(embed(token)[:, None], position.expand(3, -1)[..., None], [], [], None, None)
-            hidden = policy.hidden(column, cache=cache, mask=mask[..., : cache.length + 1])[:, 0]
+                if text is not None:
+                    cos, sin = cos[kept], sin[kept]
+            column, seen = embed(token)[:, None], mask[..., : cache.length + 1]
+            if text is not None:
+                rope = cos[:, step : step + 1], sin[:, step : step + 1]
+                hidden = text(column, rope, cache=cache, mask=seen)[:, 0]
+            else:
+                packed = Packed(column, position.expand(3, -1)[..., None], [], [], None, None)
+                hidden = policy.hidden(packed, cache=cache, mask=seen)[:, 0]
             cache.advance(1)
             position = position + 1
         self.tokens += int(count.sum())
