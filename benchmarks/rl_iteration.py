@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +27,12 @@ from PIL import Image
 from guiderail.models.frames import FrameStore
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
+from guiderail.models.rows import Prompt
 from guiderail.params import Params, load
 from guiderail.pool.local import env_pool
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
-from guiderail.rollout.types import Prompt, SamplingParams
+from guiderail.rollout.types import SamplingParams
 from guiderail.tasks.splits import build_manifest, rl_task
 from guiderail.train.batch import make_batch, minibatches
 from guiderail.train.gates import check_rows
@@ -88,7 +90,7 @@ def iteration(
         engine = TimedEngine(policy, frames)
         engine.profile = profile
         builder = PromptBuilder(policy.tokenizer, p.prompt, policy.image_tokens)
-        options = {"temperature": rl.temperature, "run_seed": 0, "policy_version": n, "slots": p.env.slots}
+        options: dict[str, Any] = {"temperature": rl.temperature, "run_seed": 0, "policy_version": n, "slots": p.env.slots}
         episodes, stats = collect(engine, pool, tasks, builder, frames=frames, max_infra_retries=3, **options)
     with clock("batch, gates"):
         batch = make_batch(episodes, rl)

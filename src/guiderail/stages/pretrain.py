@@ -19,11 +19,14 @@ from guiderail.stages.context import StageContext
 from guiderail.stages.pretrain_options import read_options
 from guiderail.train.pages import PER_SHEET, write_shard
 from guiderail.train.pretrain import train
+from guiderail.train.pretrain_follow import learn_following
 
 MEASURED = {
     "click": "click: the named thing is hit",
     "point": "point: one coordinate within one grid step",
     "text": "text: next token of answers (copied words, thoughts, calls)",
+    "follow_click": "following, any words: the thing named is hit",
+    "follow_text": "following, any words: next token of thoughts and calls",
     "dense_kind": "dense: what kind of thing a quarter token shows",
     "dense_name": "dense: the whole word (about 900 candidates)",
     "dense_c1": "dense: its first letter",
@@ -48,7 +51,8 @@ benchmark's instructions.
 (`src/guiderail/train/pages.js`); {glyph_steps} steps of single patches (which letters does a patch show), then {steps}
 steps of pages: a dense loss on the vision output (what each quarter of an image token shows, and where) and, mostly
 from step {read_first} on, next-token loss on pointing and copying (up to step {joint_from} with the vision tower
-standing still, then together).
+standing still, then together). Last come {follow_steps} steps of the text model alone: instructions of random words with
+one to five names anywhere among them, to be followed in order, or a quoted text to type.
 
 **Measured** on {held} draws from {held_out} held-out random pages, teacher-forced:
 
@@ -76,6 +80,9 @@ def run(ctx: StageContext) -> None:
         for k in range(whole["shards"]):
             write_shard(folder / f"pages-{k:04d}", k * per, whole["sheets"], processor.image_processor, browser)
             bar.update()
+    def shards() -> list[str]:
+        return sorted(p.stem for p in folder.glob("pages-????.json"))
+
     began = time.perf_counter()
     scores = train(
         model,
@@ -92,7 +99,20 @@ def run(ctx: StageContext) -> None:
         seed=whole["seed"],
         bfloat16=whole["bfloat16"] > 0,
         say=ctx.say,
-        available=lambda: sorted(p.stem for p in folder.glob("pages-????.json")),
+        available=shards,
+    )
+    scores |= learn_following(
+        model,
+        tokenizer,
+        folder,
+        ctx.work,
+        steps=whole["follow_steps"],
+        batch=whole["batch"],
+        lr=options["follow_lr"],
+        seed=whole["seed"],
+        bfloat16=whole["bfloat16"] > 0,
+        shards=shards(),
+        say=ctx.say,
     )
     minutes = (time.perf_counter() - began) / 60
     ctx.tracker.log({f"heldout/{name}": value for name, value in scores.items()}, whole["steps"])
@@ -109,6 +129,7 @@ def run(ctx: StageContext) -> None:
         steps=whole["steps"],
         read_first=whole["read_first"],
         joint_from=whole["joint_from"],
+        follow_steps=whole["follow_steps"],
         table="\n".join(f"| {MEASURED[k]} | {v:.2f} |" for k, v in scores.items() if k in MEASURED),
         time=f"The last part of the training, since its last start, took {minutes:.0f} minutes.",
     )

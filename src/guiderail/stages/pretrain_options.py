@@ -17,6 +17,8 @@ DEFAULTS: dict[str, int | float] = {
     "batch": 32,
     "lr": 1.5e-3,
     "listing": 0.7,
+    "follow_steps": 1600,
+    "follow_lr": 1e-3,
     "seed": 0,
     "bfloat16": 1,
 }
