@@ -63,7 +63,7 @@ def _mean(values: Any) -> float:
 @dataclass
 class Totals:
     """What a run has used so far; part of the resumable state. `trained_on`: ids of the tasks of finished
-    iterations."""
+    iterations. `sampling`: counts of the DAPO filter (`algorithms.filters.Counts`), empty without one."""
 
     iterations: int = 0
     episodes: int = 0
@@ -76,6 +76,7 @@ class Totals:
     first_success: float = float("nan")
     last_success: float = float("nan")
     trained_on: list[str] = field(default_factory=list)
+    sampling: dict[str, int] = field(default_factory=dict)
 
     def add(self, metrics: dict[str, float], episodes: Sequence[Episode]) -> None:
         """Count one finished iteration."""
