@@ -33,9 +33,18 @@ REFUSED = [
     ({"sweep": {"seed": [-1]}}, "params.yaml: sweep.seed = [-1]: seeds must be 0 or more."),
     (
         {"sweep": {"recipe": ["grop"]}},
-        "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo?",
+        "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo or dr_grpo or rloo?",
     ),
     ({"recipes": {"grpo": {"clip_low": -1}}}, "params.yaml: recipes.grpo.clip_low = -1: must be at least 0."),
+    (
+        {"rl": {"dual_clip": 0.5}},
+        "params.yaml: rl.dual_clip = 0.5: must be 0 (off) or above 1; it is a bound on the ratio.",
+    ),
+    (
+        {"recipes": {"grpo": {"importance_cap": 0.5}}},
+        "params.yaml: recipes.grpo.importance_cap = 0.5: must be 0 (off) or at least 1, or rollouts of the current "
+        "weights would be cut too.",
+    ),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
 ]
 

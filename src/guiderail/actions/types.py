@@ -33,8 +33,17 @@ class Move:
 
 
 @dataclass(frozen=True)
+class LongPress:
+    """Touch (x, y), or hold the left button there, for `seconds`."""
+
+    x: float
+    y: float
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True)
 class Drag:
-    """Press the left button at (x, y), move to (x2, y2), release."""
+    """Press the left button at (x, y), move to (x2, y2), release; on a phone, swipe with the finger."""
 
     x: float
     y: float
@@ -101,7 +110,7 @@ class Finish:
     status: Status = "success"
 
 
-Action = Click | Move | Drag | Scroll | Type | Key | Wait | Open | Answer | Nav | Finish
+Action = Click | Move | LongPress | Drag | Scroll | Type | Key | Wait | Open | Answer | Nav | Finish
 
 
 @dataclass(frozen=True)

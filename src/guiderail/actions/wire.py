@@ -22,6 +22,7 @@ from guiderail.actions.types import (
     Drag,
     Finish,
     Key,
+    LongPress,
     Move,
     Nav,
     Open,
@@ -31,7 +32,7 @@ from guiderail.actions.types import (
 )
 
 KINDS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Click, Move, Drag, Scroll, Type, Key, Wait, Open, Answer, Nav, Finish)
+    cls.__name__: cls for cls in (Click, Move, LongPress, Drag, Scroll, Type, Key, Wait, Open, Answer, Nav, Finish)
 }
 MAX_TEXT = 100_000
 
@@ -74,6 +75,7 @@ def _checks(kind: str) -> dict[str, Callable[[Any], Any]]:
     table: dict[str, dict[str, Callable[[Any], Any]]] = {
         "Click": {**point, "button": _one_of("left", "right", "middle"), "count": _integer},
         "Move": point,
+        "LongPress": {**point, "seconds": _number},
         "Drag": {**point, "x2": _number, "y2": _number},
         "Scroll": {**point, "dx": _integer, "dy": _integer},
         "Type": {"text": _text},

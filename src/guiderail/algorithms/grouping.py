@@ -73,11 +73,11 @@ class Groups:
 
 def of(values: FloatArray, keys: IntArray, measured: BoolArray) -> Groups:
     """Gather `values` [n] by `keys` [n], taking only `measured` [n] rows into the statistics."""
-    names, index = np.unique(keys, return_inverse=True)
-    count = len(names)
-    index = index.astype(np.int64)
-    rows = np.flatnonzero(measured)
-    rows = rows[np.lexsort((values[rows], index[rows]))]
+    order = np.lexsort((values, keys))
+    index = np.empty(len(keys), dtype=np.int64)
+    index[order] = np.cumsum(np.diff(keys[order], prepend=keys[order[:1]]) != 0) if len(keys) else 0
+    count = int(index[order[-1]]) + 1 if len(keys) else 0
+    rows = order[measured[order]]
     owner, ordered = index[rows], values[rows]
     size = np.bincount(owner, minlength=count).astype(np.int64)
     mean = np.bincount(owner, ordered, minlength=count) / np.maximum(size, 1)

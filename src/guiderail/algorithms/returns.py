@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from guiderail.algorithms.grouping import BoolArray, FloatArray, IntArray, Keys, codes
+from guiderail.algorithms.grouping import BoolArray, FloatArray, IntArray, Keys, codes, pairs
 
 SegmentRule = Literal["code", "paper"]
 
@@ -19,11 +19,13 @@ SegmentRule = Literal["code", "paper"]
 @dataclass(frozen=True)
 class Order:
     """Rows sorted by (trajectory, step). rows [n]: row at each place. last [n]: place of the last row of the
-    trajectory that each place belongs to. trajectory [n]: of each row (not place), numbered from 0."""
+    trajectory that each place belongs to. trajectory [n]: of each row (not place), numbered from 0 as their last places
+    `ends` [trajectories] are."""
 
     rows: IntArray
     last: IntArray
     trajectory: IntArray
+    ends: IntArray
 
 
 def in_order(trajectory: Keys, step: IntArray) -> Order:
@@ -35,9 +37,8 @@ def in_order(trajectory: Keys, step: IntArray) -> Order:
     if t.shape != k.shape:
         raise ValueError(f"trajectory {t.shape} and step {k.shape} must have one length")
     if not len(t):
-        return Order(t, t, t)
-    t = np.unique(t, return_inverse=True)[1].astype(np.int64)
-    rows = np.lexsort((k, t))
+        return Order(t, t, t, t)
+    rows = np.argsort(pairs(t, k))
     same = t[rows][1:] == t[rows][:-1]
     bad = np.flatnonzero(same & (np.diff(k[rows]) != 1))
     if len(bad):
@@ -46,7 +47,10 @@ def in_order(trajectory: Keys, step: IntArray) -> Order:
             f"rows {a} and {b} of one trajectory have steps {k[a]} and {k[b]}: they must follow each other"
         )
     ends = np.flatnonzero(np.append(~same, True))
-    return Order(rows, np.repeat(ends, np.diff(ends, prepend=-1)), t)
+    size = np.diff(ends, prepend=-1)
+    number = np.empty_like(t)
+    number[rows] = np.repeat(np.arange(len(ends)), size)
+    return Order(rows, np.repeat(ends, size), number, ends)
 
 
 def discounted(rewards: FloatArray, last: IntArray, gamma: float) -> FloatArray:
@@ -91,7 +95,13 @@ def segment_returns(
 
     Source: UI-S1 (arXiv 2509.11543) equation 9 for "paper"; its released code and article follow "code".
     """
-    order = in_order(trajectory, step)
+    return segment_returns_in(in_order(trajectory, step), rewards, matched, gamma, rule)
+
+
+def segment_returns_in(
+    order: Order, rewards: FloatArray, matched: BoolArray, gamma: float, rule: SegmentRule
+) -> FloatArray:
+    """`segment_returns` of rows whose order is known."""
     n = len(order.rows)
     if not n:
         return np.zeros(0)

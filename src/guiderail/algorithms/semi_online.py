@@ -15,7 +15,7 @@ import numpy as np
 
 from guiderail.algorithms import grouping
 from guiderail.algorithms.grouping import BoolArray, FloatArray, IntArray, Keys
-from guiderail.algorithms.returns import Order, SegmentRule, in_order, segment_returns
+from guiderail.algorithms.returns import Order, SegmentRule, in_order, segment_returns_in
 
 Statistic = Literal["sum", "first_return", "last_return", "reference_row"]
 Norm = Literal["mean_norm", "mean_std_norm"]
@@ -65,23 +65,20 @@ def normalised(
 
 
 def trajectory_statistic(rewards: FloatArray, returns: FloatArray, order: Order, statistic: Statistic) -> FloatArray:
-    """One number per trajectory, repeated on its rows [n].
+    """One number per trajectory, [trajectories]; rewards, returns [n].
 
-    sum:           sum_t r_t                    what the article says, and the return of the whole trajectory
+    sum:           sum_t r_t            what the article says, and the return of the whole trajectory
     first_return:  R at the first step
-    last_return:   R at the last step           the paper's "computed as R_T"
-    reference_row: r of the row itself          what the released code does; not one number per trajectory
+    last_return:   R at the last step   the paper's "computed as R_T"
     """
-    if statistic == "reference_row":
-        return rewards
+    if not len(order.ends):
+        return np.zeros(0)
     if statistic == "sum":
-        return np.bincount(order.trajectory[order.rows], rewards[order.rows])[order.trajectory]  # added step by step
-    last = np.unique(order.last)  # places of the last rows, in the order of the trajectories' numbers
+        return np.bincount(order.trajectory[order.rows], rewards[order.rows])  # added step by step
     if statistic == "last_return":
-        return np.asarray(returns[order.rows[last]][order.trajectory])
+        return returns[order.rows[order.ends]]
     if statistic == "first_return":
-        first = np.concatenate([[0], last[:-1] + 1])
-        return np.asarray(returns[order.rows[first]][order.trajectory])
+        return returns[order.rows[np.append(0, order.ends[:-1] + 1)]]
     raise ValueError(f"statistic {statistic!r}: must be sum, first_return, last_return or reference_row")
 
 
@@ -123,21 +120,20 @@ def semi_online_advantages(
     order = in_order(grouping.pairs(g, grouping.codes(trajectory)), k)
     rows = m if m.all() else np.bincount(order.trajectory, ~m)[order.trajectory] == 0
     r = np.where(rows, r, 0.0)
-    returns = segment_returns(r, hit, order.trajectory, k, gamma, rule)
+    returns = segment_returns_in(order, r, hit, gamma, rule)
 
     buckets = grouping.of(returns, grouping.pairs(g, k), rows)
     by_step = normalised(returns, buckets, rows, norm, eps)
-    x = trajectory_statistic(r, returns, order, statistic)
     if statistic == "reference_row":
-        groups = grouping.of(x, g, rows)
-        by_episode = normalised(x, groups, rows, norm, eps)
-        lone = rows & (groups.size == 1)[groups.index] if len(x) else rows
-        by_episode[lone] = x[lone] / (1.0 + eps if norm == "mean_std_norm" else 1.0)
+        groups = grouping.of(r, g, rows)
+        by_episode = normalised(r, groups, rows, norm, eps)
+        lone = rows & (groups.size == 1)[groups.index] if len(r) else rows
+        by_episode[lone] = r[lone] / (1.0 + eps if norm == "mean_std_norm" else 1.0)
     else:
-        first = np.zeros(len(x), dtype=np.bool_)  # one row speaks for its trajectory
-        first[order.rows[np.unique(order.last)]] = True
-        groups = grouping.of(x, g, rows & first)
-        by_episode = normalised(x, groups, rows, norm, eps)
+        one = order.rows[order.ends]  # a row of each trajectory
+        x = trajectory_statistic(r, returns, order, statistic)
+        groups = grouping.of(x, g[one], rows[one])
+        by_episode = normalised(x, groups, rows[one], norm, eps)[order.trajectory]
     return SemiOnline(
         values=episode_weight * by_episode + step_weight * by_step,
         episode=by_episode,

@@ -8,7 +8,7 @@ and are counted. float64; the order of the rows changes no bit. What gui-rl comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from guiderail.algorithms import grouping
 from guiderail.algorithms.grouping import BoolArray, FloatArray, IntArray, Keys
-from guiderail.algorithms.returns import discounted, in_order
+from guiderail.algorithms.returns import Order, discounted, in_order
 
 Credit = Literal["bucket", "return_to_go", "outcome_anchored"]
 
@@ -102,7 +102,7 @@ def step_wise_advantages(
     r = o + coef * p
 
     if credit == "outcome_anchored":
-        values, found, level = _anchored(r, g, order.trajectory, rows, flat)
+        values, found, level = _anchored(r, g, order, rows, flat)
     else:
         x = r
         if credit == "return_to_go":
@@ -113,11 +113,14 @@ def step_wise_advantages(
             raise ValueError(f"credit {credit!r}: must be bucket, return_to_go or outcome_anchored")
         found = grouping.of(x, grouping.pairs(g, k), rows)
         level = found.flat() | (~found.small & (found.std(0) <= flat))
-        values = x - found.mean[found.index] if len(x) else x
-        values = values / (found.std(ddof)[found.index] + eps) if len(x) else x
+        values = x
     kept = rows & ~(found.small | level)[found.index] if len(r) else rows
+    values = np.where(kept, values, 0.0)
+    if credit != "outcome_anchored":
+        at = found.index[kept]
+        values[kept] = (values[kept] - found.mean[at]) / (found.std(ddof)[at] + eps)
     return StepWise(
-        values=np.where(kept, values, 0.0),
+        values=values,
         rewards=r,
         kept=kept,
         compared=len(found.size),
@@ -129,19 +132,18 @@ def step_wise_advantages(
 
 
 def _anchored(
-    r: FloatArray, g: IntArray, trajectory: IntArray, rows: BoolArray, flat: float
+    r: FloatArray, g: IntArray, order: Order, rows: BoolArray, flat: float
 ) -> tuple[FloatArray, grouping.Groups, BoolArray]:
-    """(r - mean of the siblings' mean r; trajectories by group; groups whose rows all have one reward)."""
-    own = grouping.of(r, trajectory, rows)
-    score = own.mean[own.index] if len(r) else r
-    first = np.zeros(len(r), dtype=np.bool_)
-    first[np.unique(trajectory, return_index=True)[1]] = True
-    found = grouping.of(score, g, rows & first)
+    """(r - mean of the siblings' mean r [n]; trajectories by group, `index` by row; groups whose rows all have one
+    reward)."""
+    at, one = order.trajectory, order.rows[order.ends]
+    score = np.bincount(at[order.rows], r[order.rows]) / np.maximum(np.bincount(at), 1)
+    found = grouping.of(score, g[one], rows[one])
     size, mean = found.size[found.index], found.mean[found.index]
     others = (size * mean - score) / np.maximum(size - 1, 1)
-    every = grouping.of(r, g, rows)
+    every = grouping.of(r, g, rows)  # numbers the groups by key, as `found` does
     level = ~found.small & ((every.high - every.low <= 0.0) | (every.std(0) <= flat))
-    return r - others, found, level
+    return r - others[at], replace(found, index=every.index), level
 
 
 @dataclass(frozen=True)
