@@ -31,8 +31,8 @@ from guiderail.tasks.recorded import Box, Expected, scroll_direction
 
 @dataclass(frozen=True)
 class Rules:
-    """Tolerances. distance: of a point from the expert's, x by width and y by height. box_scale: boxes are widened about
-    their centre. max_box: share of the screen above which a box names a container, not a target, and is not used.
+    """Tolerances. distance: of a point from the expert's, x by width and y by height. box_scale: boxes are widened
+    about their centre. max_box: share of the screen above which a box names a container, not a target, and is not used.
     similarity: least edit similarity of texts; their digits must be equal."""
 
     distance: float = 0.04
@@ -60,9 +60,9 @@ def match(predicted: Action | None, expected: Expected, width: int, height: int,
     """Compare on a screen of `width` x `height` pixels.
 
     Click, LongPress: same kind, button and count, and inside the tightest box that holds the expert's point or within
-    `rules.distance` of it. Drag, Scroll: either may stand for a swipe; they must scroll to the same side. Type, Answer,
-    Open: same text (see `same_text`); an `Open` is done as well by a click on one of its boxes. Key, Nav, Finish: equal.
-    Wait: any duration. Move, Drag with a target of its own: no rule beyond these.
+    `rules.distance` of it. Move: the latter. Drag, Scroll: either may stand for a swipe; they must scroll to the same
+    side. Type, Answer, Open: same text (see `same_text`); an `Open` is done as well by a click on one of its boxes.
+    Key, Nav, Finish: equal. Wait: any duration.
     """
     if predicted is None:
         return Match(False, False, None, "nothing could be read")
