@@ -24,8 +24,9 @@ def codes(keys: Keys) -> IntArray:
     if isinstance(keys, np.ndarray):
         if keys.ndim != 1:
             raise ValueError(f"keys of shape {keys.shape}: one key a row")
-        numbers: IntArray = keys if keys.dtype.kind in "iub" else np.unique(keys, return_inverse=True)[1]
-        return numbers.astype(np.int64)
+        numbers = keys if keys.dtype.kind in "iub" else np.unique(keys, return_inverse=True)[1]
+        as_int: IntArray = np.asarray(numbers).astype(np.int64)
+        return as_int
     seen: dict[Hashable, int] = {}
     return np.fromiter((seen.setdefault(k, len(seen)) for k in keys), dtype=np.int64, count=len(keys))
 
@@ -36,9 +37,10 @@ def pairs(first: IntArray, second: IntArray) -> IntArray:
         return first
     low, width = int(second.min()), int(np.ptp(second)) + 1
     span = int(np.ptp(first)) + 1
-    if span * width < 2**62:
-        return (first - first.min()) * width + (second - low)
-    return np.unique(first, return_inverse=True)[1] * width + (second - low)
+    if span * width >= 2**62:  # numbers too far apart to be told apart in 64 bits
+        first = codes(first.astype(str))
+    found: IntArray = (first - first.min()) * width + (second - low)
+    return found
 
 
 @dataclass(frozen=True)

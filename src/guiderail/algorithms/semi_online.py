@@ -74,11 +74,11 @@ def trajectory_statistic(rewards: FloatArray, returns: FloatArray, order: Order,
     if not len(order.ends):
         return np.zeros(0)
     if statistic == "sum":
-        return np.bincount(order.trajectory[order.rows], rewards[order.rows])  # added step by step
+        return np.bincount(order.trajectory[order.rows], rewards[order.rows]).astype(np.float64)  # added step by step
     if statistic == "last_return":
-        return returns[order.rows[order.ends]]
+        return np.take(returns, order.rows[order.ends])
     if statistic == "first_return":
-        return returns[order.rows[np.append(0, order.ends[:-1] + 1)]]
+        return np.take(returns, order.rows[np.append(0, order.ends[:-1] + 1)])
     raise ValueError(f"statistic {statistic!r}: must be sum, first_return, last_return or reference_row")
 
 

@@ -46,7 +46,9 @@ def mean_votes(votes: NDArray[np.floating]) -> FloatArray:
     if not np.isin(v[valid], (-1.0, 1.0)).all():
         raise ValueError("votes must be +1, -1 or nan (invalid)")
     count = valid.sum(axis=1)
-    return np.divide(np.where(valid, v, 0.0).sum(axis=1), count, out=np.full(len(v), np.nan), where=count > 0)
+    mean: FloatArray = np.full(len(v), np.nan)
+    np.divide(np.where(valid, v, 0.0).sum(axis=1), count, out=mean, where=count > 0)
+    return mean
 
 
 def step_wise_advantages(

@@ -7,6 +7,7 @@ be read) one of no match. The rules that published numbers were made with are in
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def _press(action: Action) -> tuple[str, int] | None:
 
 def _near(x: float, y: float, x0: float, y0: float, distance: float) -> bool:
     # 1e-9: a point exactly at the distance is in, whatever the rounding of the fractions
-    return ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5 <= distance + 1e-9
+    return math.hypot(x - x0, y - y0) <= distance + 1e-9
 
 
 def _inside(x: float, y: float, b: Box) -> bool:

@@ -136,7 +136,8 @@ def _convention(path: str | Path, rows: list[Mapping[str, Any]], told: Swipes | 
     seen: Counter[str] = Counter()
     for step in (s for r in rows for s in r["steps"] if s["action_content"]["action"] == "swipe"):
         a = step["action_content"]
-        finger = gesture(*a["coordinate"], *a["coordinate2"], 1, 1)
+        (x, y), (x2, y2) = a["coordinate"], a["coordinate2"]
+        finger = gesture(x, y, x2, y2, 1, 1)
         said = step.get("check_options", {}).get("direction", a.get("direction"))
         if said is None:
             seen["unsaid"] += 1
