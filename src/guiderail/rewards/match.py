@@ -147,10 +147,8 @@ def same_text(expected: str, predicted: str, similarity: float = 0.8) -> bool:
         return True
     if not a or not b or re.findall(r"\d+", a) != re.findall(r"\d+", b):
         return False
-    longer = max(len(a), len(b))
-    if abs(len(a) - len(b)) > (1 - similarity) * longer:
-        return False
-    return 1 - edit_distance(a, b) / longer >= similarity
+    allowed = (1 - similarity) * max(len(a), len(b)) + 1e-9
+    return abs(len(a) - len(b)) <= allowed and edit_distance(a, b) <= allowed
 
 
 def edit_distance(a: str, b: str) -> int:
