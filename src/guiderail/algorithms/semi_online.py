@@ -75,10 +75,10 @@ def trajectory_statistic(rewards: FloatArray, returns: FloatArray, order: Order,
         return np.zeros(0)
     if statistic == "sum":
         return np.bincount(order.trajectory[order.rows], rewards[order.rows]).astype(np.float64)  # added step by step
-    if statistic == "last_return":
-        return np.take(returns, order.rows[order.ends])
-    if statistic == "first_return":
-        return np.take(returns, order.rows[np.append(0, order.ends[:-1] + 1)])
+    places = {"last_return": order.ends, "first_return": np.append(0, order.ends[:-1] + 1)}
+    if statistic in places:
+        picked: FloatArray = returns[order.rows[places[statistic]]]
+        return picked
     raise ValueError(f"statistic {statistic!r}: must be sum, first_return, last_return or reference_row")
 
 

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from guiderail.rollout.types import Episode
 from guiderail.train.batch import Batch
+
+
+class Log(Protocol):
+    """Where curves go (`guiderail.tracking.Tracker`)."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """One row."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """Forget rows at or after `step`."""
+        ...
 
 
 def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -> dict[str, float]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,24 +23,12 @@ from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params import Rl
 from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
-from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
-from guiderail.train.metrics import Totals, rollout_metrics
+from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
+from guiderail.train.metrics import Log, Totals, rollout_metrics
 from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
 from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
 from guiderail.train.stop import Stop, Stopped
-
-
-class Log(Protocol):
-    """Where curves go (`guiderail.tracking.Tracker`)."""
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        """One row."""
-        ...
-
-    def rewind(self, step: int) -> None:
-        """Forget rows at or after `step`."""
-        ...
 
 
 def train(
@@ -227,16 +214,3 @@ def mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
     """Mean of each key over the optimiser steps of an iteration; empty without steps."""
     found = list(rows)
     return {k: sum(r[k] for r in found) / len(found) for k in (found[0] if found else {})}
-
-
-def feature_counter(policy: Policy, frames: Frames) -> Callable[[str], int]:
-    """Frame digest -> number of vision features the trainer has for it."""
-    counts: dict[str, int] = {}
-
-    def count(sha: str) -> int:
-        if sha not in counts:
-            with torch.no_grad():
-                counts[sha] = policy.features.get([sha], frames)[0].cells
-        return counts[sha]
-
-    return count
