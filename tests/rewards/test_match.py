@@ -117,6 +117,7 @@ def test_texts(expected, predicted, same):
     for kind in (Type, Open, Answer):
         assert exact(kind(predicted), kind(expected)) is same
     assert not exact(Answer(expected), Type(expected))
+    assert not same_text("a", "", 0.0) and not same_text("", "a", 0.0)
 
 
 def test_edit_distance_by_hand():

@@ -19,28 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from guiderail.actions.types import Action, Answer, Click, Drag, Finish, Key, LongPress, Nav, Open, Type, Wait
 from guiderail.errors import InputError
-from guiderail.tasks.recorded import OPPOSITE, Box, Direction, Expected, RecordedStep, Recording, box, gesture
+from guiderail.tasks.android_actions import ARGUMENTS, action, boxes, direction, fraction
+from guiderail.tasks.recorded import OPPOSITE, Expected, RecordedStep, Recording, gesture
 
 Swipes = Literal["gesture", "scroll"]
 SizeOf = Callable[[str], "tuple[int, int] | None"]
-ARGUMENTS: dict[str, tuple[set[str], set[str]]] = {  # action -> arguments it must have, may have
-    "click": ({"coordinate"}, {"bbox"}),
-    "long_press": ({"coordinate"}, {"bbox", "time"}),
-    "swipe": ({"coordinate", "coordinate2"}, {"direction"}),
-    "type": ({"text"}, set()),
-    "answer": ({"text"}, set()),
-    "key": ({"text"}, set()),
-    "system_button": ({"button"}, set()),
-    "open": ({"text"}, {"bbox"}),
-    "wait": (set(), {"time"}),
-    "terminate": ({"status"}, set()),
-}
 ROW = {"goal", "is_successful", "steps", "episode_id"}
 STEP = {"action_content", "screenshot", "step_instruction", "check_options", "action_description", "thought"}
 STEP |= {"motivation", "annotation"}
-BUTTONS: dict[str, Action] = {"back": Nav("back"), "home": Nav("home"), "menu": Nav("menu"), "enter": Key(("enter",))}
 
 
 @dataclass
@@ -185,7 +172,7 @@ def _step(
     step: Mapping[str, Any], convention: str, screen: tuple[int, int], size_of: SizeOf | None, report: Report
 ) -> RecordedStep:
     a, check = step["action_content"], step.get("check_options", {})
-    boxes = _boxes(check.get("candidate_bbox", a.get("bbox")))
+    found = boxes(check.get("candidate_bbox", a.get("bbox")))
     known = size_of(step["screenshot"]) if size_of else None
     points = [p for k in ("coordinate", "coordinate2") if k in a for p in [a[k]]]
     width, height = known or screen
@@ -193,85 +180,26 @@ def _step(
         report.lacks["screen size (assumed)"] += 1
         if points and (max(p[0] for p in points) > width or max(p[1] for p in points) > height):
             report.lacks["screen size (assumed too small, widened)"] += 1
-            corners = [*points, *[b[:2] for b in boxes], *[b[2:] for b in boxes]]
+            corners = [*points, *[b[:2] for b in found], *[b[2:] for b in found]]
             width = max(width, int(max(c[0] for c in corners)) + 1)
             height = max(height, int(max(c[1] for c in corners)) + 1)
-    action = _action(a, width, height, convention)
-    direction = _direction(check.get("direction", a.get("direction")))
+    typed = action(a, width, height, convention)
+    side = direction(check.get("direction", a.get("direction")))
     report.actions[a["action"]] += 1
     for name in ("step_instruction", "check_options", "thought"):
         report.lacks[name] += not step.get(name)
     if a["action"] in ("click", "long_press"):
-        report.lacks["box of a click"] += not boxes
+        report.lacks["box of a click"] += not found
     if a["action"] == "swipe":
-        report.lacks["direction of a swipe"] += direction is None
+        report.lacks["direction of a swipe"] += side is None
     if step.get("annotation", "GOOD") != "GOOD":
         report.lacks[f"a good expert step (annotation {step['annotation']})"] += 1
     return RecordedStep(
         frame=step["screenshot"],
         width=width,
         height=height,
-        expected=Expected(action, tuple(_fraction(b, width, height) for b in boxes), direction),
+        expected=Expected(typed, tuple(fraction(b, width, height) for b in found), side),
         instruction=step.get("step_instruction") or "",
         thought=step.get("thought") or step.get("motivation") or "",
         raw=step,
     )
-
-
-def _boxes(found: Any) -> list[tuple[float, float, float, float]]:
-    """Boxes of one flat box, a list of any number of boxes, or nothing. ValueError."""
-    if not found:
-        return []
-    listed = [found] if all(isinstance(v, int | float) for v in found) else list(found)
-    if any(len(b) != 4 for b in listed):
-        raise ValueError(f"boxes must have four numbers, got {found!r}")
-    return [(float(b[0]), float(b[1]), float(b[2]), float(b[3])) for b in listed]
-
-
-def _fraction(b: tuple[float, float, float, float], width: int, height: int) -> Box:
-    """Fractions of the screen, cut at its edges."""
-    x1, y1, x2, y2 = box(b)
-    return max(0.0, x1 / width), max(0.0, y1 / height), min(1.0, x2 / width), min(1.0, y2 / height)
-
-
-def _direction(found: Any) -> Direction | None:
-    """Where a swipe scrolls to. The files name a vertical one by the scroll and a sideways one by the finger."""
-    if found is None:
-        return None
-    if found not in OPPOSITE:
-        raise ValueError(f"direction {found!r} is none of {', '.join(OPPOSITE)}")
-    side: Direction = found
-    return OPPOSITE[side] if side in ("left", "right") else side
-
-
-def _action(a: Mapping[str, Any], width: int, height: int, convention: str) -> Action:
-    """The typed action; points in fractions. ValueError on an argument that cannot be."""
-
-    def point(key: str) -> tuple[float, float]:
-        x, y = a[key]
-        if not (0 <= x <= width and 0 <= y <= height):
-            raise ValueError(f"{a['action']} at {a[key]} is outside a screen of {width} x {height}")
-        return float(x) / width, float(y) / height
-
-    kind = a["action"]
-    if kind == "click":
-        return Click(*point("coordinate"))
-    if kind == "long_press":
-        return LongPress(*point("coordinate"), seconds=float(a.get("time", 1.0)))
-    if kind == "swipe":
-        start, end = point("coordinate"), point("coordinate2")
-        return Drag(*end, *start) if convention == "scroll" else Drag(*start, *end)
-    if kind == "system_button":
-        if str(a["button"]).lower() not in BUTTONS:
-            raise ValueError(f"system_button {a['button']!r} is none of {', '.join(BUTTONS)}")
-        return BUTTONS[a["button"].lower()]
-    if kind == "terminate":
-        if a["status"] not in ("success", "failure"):
-            raise ValueError(f"terminate status {a['status']!r}")
-        return Finish(a["status"])
-    if kind == "wait":
-        return Wait(float(a.get("time", 1.0)))
-    if kind == "key":
-        return Key((a["text"],))
-    text: dict[str, Callable[[str], Action]] = {"type": Type, "answer": Answer, "open": Open}
-    return text[kind](a["text"])
