@@ -1,13 +1,16 @@
 """The token loss of each recipe against its objective written out, on rows with several completions."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 
+from guiderail.algorithms.grpo import group_advantages
 from guiderail.params import Params, Rl
 from guiderail.rollout.types import ChunkRow
+from guiderail.train.batch import Batch
 from guiderail.train.objective import Constants, sequences, token_loss
 
 ROWS = [
@@ -26,6 +29,14 @@ def numbers(seed=0):
 
 def test_completions_of_rows_with_several():
     assert sequences(ROWS).tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_every_token_has_the_advantage_of_its_row_or_its_step():
+    groups = group_advantages([0, 1], [0, 0], [True, True])
+    batch = Batch(ROWS, ["a", "b"], np.array([1.0, -2.0]), [0, 1], np.array([0.0, 1.0]), groups, [0, 0])
+    assert batch.token_advantage([1, 0]).tolist() == [-2.0] * 4 + [1.0] * 5
+    steps = dataclasses.replace(batch, by_step=[np.array([0.5, -0.5]), np.array([3.0])])
+    assert steps.token_advantage([0, 1]).tolist() == [0.5] * 2 + [-0.5] * 3 + [3.0] * 4
 
 
 def test_gspo_has_one_ratio_per_completion():

@@ -25,8 +25,9 @@ class Batch:
     """Rows to train on. Entry i of each list belongs to row i; `episode[i]` indexes the episodes the batch was made
     from.
 
-    advantage: float64 [rows], none of them 0. rewards: float64 of all episodes, nan where not measured. version: of the
-    weights that sampled each row.
+    advantage: float64 [rows], none of them 0; what every completion of the row gets, unless `by_step` holds one number
+    per completion of each row (step-level methods). rewards: float64 of all episodes, nan where not measured. version:
+    of the weights that sampled each row.
     """
 
     rows: list[ChunkRow]
@@ -36,6 +37,16 @@ class Batch:
     rewards: FloatArray
     groups: GroupAdvantages
     version: list[int]
+    by_step: list[FloatArray] | None = None
+
+    def token_advantage(self, index: Sequence[int]) -> Tensor:
+        """Advantage of every sampled token of the rows `index`, in row then span order, float32 [tokens]."""
+        parts = []
+        for i in index:
+            lengths = [end - start for start, end in self.rows[i].spans]
+            values = np.full(len(lengths), self.advantage[i]) if self.by_step is None else self.by_step[i]
+            parts.append(np.repeat(values, lengths))
+        return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
     def tokens(self, index: Sequence[int]) -> Tensor:
         """Number of sampled tokens of the rows `index`, int64 [len(index)]."""

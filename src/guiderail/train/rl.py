@@ -198,7 +198,7 @@ def update(
             behaviour=batch.behaviour(part).to(device),
             proximal=of(scored.proximal),
             reference=of(scored.reference),
-            advantage=torch.from_numpy(batch.advantage[part]).float().to(device)[out.row_index],
+            advantage=batch.token_advantage(part).to(device),
         )
         token, clipped = token_loss(out.logp, out.entropy if wants_entropy else None, known, rows, rl)
         here = weights[at : at + len(token)].to(device)
