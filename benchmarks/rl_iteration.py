@@ -35,9 +35,9 @@ from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import SamplingParams
 from guiderail.tasks.splits import build_manifest, rl_task
 from guiderail.train.batch import make_batch, minibatches
-from guiderail.train.gates import check_rows
+from guiderail.train.gates import check_rows, feature_counter
 from guiderail.train.optim import Learner, folded
-from guiderail.train.rl import feature_counter, score, update
+from guiderail.train.rl import score, update
 from guiderail.train.start import open_start
 
 
@@ -90,8 +90,10 @@ def iteration(
         engine = TimedEngine(policy, frames)
         engine.profile = profile
         builder = PromptBuilder(policy.tokenizer, p.prompt, policy.image_tokens)
-        options: dict[str, Any] = {"temperature": rl.temperature, "run_seed": 0, "policy_version": n, "slots": p.env.slots}
-        episodes, stats = collect(engine, pool, tasks, builder, frames=frames, max_infra_retries=3, **options)
+        options: dict[str, Any] = {"temperature": rl.temperature, "run_seed": 0, "slots": p.env.slots}
+        episodes, stats = collect(
+            engine, pool, tasks, builder, frames=frames, policy_version=n, max_infra_retries=3, **options
+        )
     with clock("batch, gates"):
         batch = make_batch(episodes, rl)
         check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))

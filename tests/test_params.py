@@ -39,9 +39,18 @@ REFUSED = [
     ({"sweep": {"seed": [-1]}}, "params.yaml: sweep.seed = [-1]: seeds must be 0 or more."),
     (
         {"sweep": {"recipe": ["grop"]}},
-        "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo?",
+        "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo or dr_grpo or rloo?",
     ),
     ({"recipes": {"grpo": {"clip_low": -1}}}, "params.yaml: recipes.grpo.clip_low = -1: must be at least 0."),
+    (
+        {"rl": {"dual_clip": 0.5}},
+        "params.yaml: rl.dual_clip = 0.5: must be 0 (off) or above 1; it is a bound on the ratio.",
+    ),
+    (
+        {"recipes": {"grpo": {"importance_cap": 0.5}}},
+        "params.yaml: recipes.grpo.importance_cap = 0.5: must be 0 (off) or at least 1, or rollouts of the current "
+        "weights would be cut too.",
+    ),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
     ({"sft": {"betas": [0.9, 1.0]}}, "params.yaml: sft.betas.1 = 1.0: must be less than 1."),
     ({"rl": {"betas": [-0.1, 0.9]}}, "params.yaml: rl.betas.0 = -0.1: must be at least 0."),
@@ -67,7 +76,9 @@ REFUSED = [
     ),
     (
         {"prompt": {"codec": "guidrail"}},
-        "params.yaml: prompt.codec = 'guidrail': must be one of 'guiderail' or 'qwen3vl' (did you mean guiderail?).",
+        "params.yaml: prompt.codec = 'guidrail': must be one of 'agentcpm', 'generic_v2', 'guiderail', 'openadapt', "
+        "'openadapt_json', 'os_atlas', 'os_genesis', 'pyautogui', 'qwen25vl', 'qwen3vl', 'ui_s1', 'ui_tars' or 'ui_tars15' "
+        "(did you mean guiderail?).",
     ),
     ({"recipes": {}}, "params.yaml: sweep.recipe names 'grpo', which `recipes` lacks. There are none; add one."),
     ({"recipes": {"grpo": None}}, "params.yaml: recipes.grpo = None: must be a mapping."),

@@ -117,6 +117,9 @@ class NumberedFrames:
         self.png[sha] = png
         return sha
 
+    def get_png(self, sha: str) -> bytes:
+        return self.png[sha]
+
     def get(self, sha: str):
         return self.images[sha]
 

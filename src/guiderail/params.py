@@ -186,18 +186,57 @@ class Rl(Optim):
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
     clip_low: float = Field(0.2, ge=0, le=1)
     clip_high: float = Field(0.28, ge=0, le=100)
-    kl_coef: float = Field(0.0, ge=0, le=100, description="Weight of the k3 KL to the frozen starting weights.")
+    dual_clip: float = Field(
+        0.0, ge=0, le=1000, description="Bound on the ratio of bad actions, above 1 (verl: 3); 0 = none."
+    )
+    ratio: Literal["token", "sequence"] = Field("token", description="sequence: one ratio per completion (GSPO).")
+    importance_cap: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="Truncated importance weights for rollouts of other weights, at least 1; 0 = none.",
+    )
+    kl_coef: float = Field(0.0, ge=0, le=100, description="Weight of the KL to the frozen starting weights.")
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_clamp: float = Field(0.0, ge=0, le=1000, description="Bound on that estimate per token (verl: 10); 0 = none.")
     entropy_coef: float = Field(0.0, ge=0, le=100)
-    aggregation: Literal["token_mean", "row_mean", "trajectory_mean"] = "token_mean"
+    aggregation: Literal["token_mean", "row_mean", "trajectory_mean", "constant"] = "token_mean"
+    aggregation_tokens: int = Field(
+        128, ge=1, le=1_000_000, description="constant: tokens that divide the loss of each episode."
+    )
+    baseline: Literal["mean", "leave_one_out"] = Field("mean", description="leave_one_out: the siblings' mean (RLOO).")
     scale: Literal["std", "none"] = Field("std", description="Divide advantages by the group's standard deviation.")
     ddof: int = Field(1, ge=0, le=1, description="That deviation: 1 = sample (TRL, verl), 0 = population.")
     reward_failure: float = Field(0.0, ge=-100, lt=1, description="Reward of a failed episode (success = 1).")
+    filter_rounds: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="DAPO filter: rounds of `groups` an update may take to be full of groups with spread; 0 = off.",
+    )
+    filter_std: float = Field(
+        0.0, ge=0, le=100, description="DAPO filter: population deviation of rewards a group must exceed."
+    )
     logprob_tolerance: float = Field(
         1e-2, gt=0, le=100, description="Bound on |logp_train - logp_rollout| before an update."
     )
     mode: Literal["full", "lora"] = "lora"
     lora: Lora = Lora()
     save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
+
+    @field_validator("dual_clip")
+    @classmethod
+    def _above_one(cls, value: float) -> float:
+        if 0 < value <= 1:
+            raise ValueError("must be 0 (off) or above 1; it is a bound on the ratio")
+        return value
+
+    @field_validator("importance_cap")
+    @classmethod
+    def _at_least_one(cls, value: float) -> float:
+        if 0 < value < 1:
+            raise ValueError("must be 0 (off) or at least 1, or rollouts of the current weights would be cut too")
+        return value
 
 
 class Merge(Section):
@@ -246,7 +285,13 @@ class Tracking(Section):
 
 
 def _default_recipes() -> dict[str, dict[str, Any]]:
-    return {"grpo": {}}
+    return {
+        "grpo": {},
+        "rloo": {"baseline": "leave_one_out", "scale": "none"},
+        "dr_grpo": {"scale": "none", "aggregation": "constant"},
+        "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
+        "dapo": {"filter_rounds": 4},
+    }
 
 
 class Params(Section):

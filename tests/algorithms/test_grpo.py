@@ -34,6 +34,31 @@ def test_unscaled_by_hand():
     assert group_advantages([0, 0, 0, 1], [0] * 4, TRUE4, scale="none").values.tolist() == [-0.25, -0.25, -0.25, 0.75]
 
 
+def test_leave_one_out_by_hand():
+    """RLOO: a success among three failures is 1 above its siblings, each failure 1/3 below."""
+    kw = {"scale": "none", "baseline": "leave_one_out"}
+    got = group_advantages([0, 0, 0, 1], ["g"] * 4, TRUE4, **kw).values
+    assert got == pytest.approx([-1 / 3, -1 / 3, -1 / 3, 1], abs=1e-12)
+    lost = group_advantages([0, 1, math.nan], [0] * 3, [True, True, False], **kw)
+    assert lost.values.tolist() == [-1, 1, 0]
+    rng = np.random.default_rng(2)
+    r = rng.normal(size=24)
+    wanted = [r[i] - np.mean([r[j] for j in range(24) if j % 3 == i % 3 and j != i]) for i in range(24)]
+    assert group_advantages(r, np.arange(24) % 3, [True] * 24, **kw).values == pytest.approx(wanted, abs=1e-12)
+
+
+def test_unknown_names_are_refused():
+    for kw in ({"scale": "var"}, {"baseline": "median"}):
+        with pytest.raises(ValueError, match=next(iter(kw.values()))):
+            group_advantages([0, 1], [0, 0], [True, True], **kw)
+
+
+@pytest.mark.parametrize("n", [3, 7, 11])
+def test_equal_rewards_in_float32_give_exactly_zero(n):
+    out = group_advantages(np.full(n, 0.19, np.float32), ["g"] * n, [True] * n, flat=0.0)
+    assert out.values.tolist() == [0.0] * n and out.groups_flat == 1
+
+
 def test_infra_error_is_excluded_before_the_baseline():
     """Seven successes and an aborted sibling: no variance was measured, so nothing is learned (the reference gives
     +0.354)."""
@@ -102,7 +127,13 @@ def test_equals_trl_and_verl_on_groups_with_spread():
 batches = st.lists(
     st.tuples(st.integers(0, 3), st.integers(-8, 8).map(lambda k: k / 4), st.booleans()), min_size=1, max_size=24
 )
-options = st.fixed_dictionaries({"scale": st.sampled_from(["std", "none"]), "ddof": st.sampled_from([0, 1])})
+options = st.fixed_dictionaries(
+    {
+        "scale": st.sampled_from(["std", "none"]),
+        "baseline": st.sampled_from(["mean", "leave_one_out"]),
+        "ddof": st.sampled_from([0, 1]),
+    }
+)
 
 
 def run(batch, **kw):
@@ -127,7 +158,7 @@ def test_shift_invariant(batch, kw, shift):
 def test_permutation_equivariant(batch, kw, random):
     order = list(range(len(batch)))
     random.shuffle(order)
-    assert run([batch[i] for i in order], **kw).values == pytest.approx(run(batch, **kw).values[order], abs=1e-12)
+    assert np.array_equal(run([batch[i] for i in order], **kw).values, run(batch, **kw).values[order])  # to the bit
 
 
 @given(batches, options)

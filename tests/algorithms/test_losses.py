@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guiderail.algorithms.kl import kl_estimate
-from guiderail.algorithms.losses import clipped_policy_loss, entropy_loss, token_weights
+from guiderail.algorithms.losses import (
+    clipped_policy_loss,
+    clipped_surrogate,
+    entropy_loss,
+    importance_ratio,
+    token_weights,
+    truncated_importance,
+)
 
 
 def t(*v):
@@ -141,3 +148,107 @@ def test_on_policy_gradient_is_minus_advantage():
 
 def test_entropy_is_a_bonus():
     assert entropy_loss(t(0.7), 0.1).item() == pytest.approx(-0.07)
+
+
+@pytest.mark.parametrize(
+    ("adv", "ratio", "loss", "clipped"),
+    [(1, 1.5, -1.2, True), (1, 0.5, -0.5, False), (-1, 0.5, 0.8, True), (-1, 2, 2.0, False), (-1, 5, 3.0, True)],
+)
+def test_dual_clip_by_hand(adv, ratio, loss, clipped):
+    """low = high = 0.2, c = 3; a bad action five times likelier costs 3, and its gradient is gone."""
+    rho = t(ratio).requires_grad_()
+    out, mark = clipped_surrogate(rho, t(adv), 0.2, 0.2, 3.0)
+    out.sum().backward()
+    assert out.item() == pytest.approx(loss) and mark.item() is clipped
+    assert rho.grad.item() == (0.0 if clipped else -adv)
+    if adv > 0:
+        assert clipped_surrogate(rho, t(adv), 0.2, 0.2)[0].item() == out.item()
+
+
+def test_dual_clip_must_exceed_one():
+    with pytest.raises(ValueError, match="dual_clip"):
+        clipped_surrogate(t(1.0), t(1.0), 0.2, 0.2, 0.9)
+
+
+def test_sequence_ratio_by_hand():
+    """Two completions: log-ratios 0.1, 0.3 (mean 0.2) and -0.5."""
+    logp, old = t(-0.9, -0.7, -1.5).requires_grad_(), t(-1.0, -1.0, -1.0)
+    rho = importance_ratio(logp, old, "sequence", torch.tensor([0, 0, 1]))
+    assert rho.tolist() == pytest.approx([math.exp(0.2), math.exp(0.2), math.exp(-0.5)])
+    (rho[:2].sum() / 2).backward()  # one completion's loss: its gradient is shared by its tokens
+    assert logp.grad.tolist() == pytest.approx([math.exp(0.2) / 2, math.exp(0.2) / 2, 0.0])
+    assert importance_ratio(logp, old).tolist() == pytest.approx([math.exp(0.1), math.exp(0.3), math.exp(-0.5)])
+    with pytest.raises(ValueError, match="needs the sequence"):
+        importance_ratio(logp, old, "sequence")
+    with pytest.raises(ValueError, match="ratio 'row'"):
+        importance_ratio(logp, old, "row")
+
+
+def test_sequence_ratio_equals_gspo_in_numpy():
+    """GSPO's objective: mean over completions of min(s A, clip(s) A), s = exp(mean log-ratio)."""
+    rng = np.random.default_rng(5)
+    lengths, adv = [3, 1, 6, 2], rng.normal(size=4)
+    rows = np.repeat(np.arange(4), lengths)
+    new, old = rng.normal(size=12), rng.normal(size=12)
+    s = np.array([np.exp((new - old)[rows == i].mean()) for i in range(4)])
+    wanted = -np.minimum(s * adv, np.clip(s, 1 - 3e-4, 1 + 4e-4) * adv).mean()
+    index = torch.tensor(rows)
+    rho = importance_ratio(torch.tensor(new), torch.tensor(old), "sequence", index)
+    loss, _ = clipped_surrogate(rho, torch.tensor(adv[rows]), 3e-4, 4e-4)
+    weights = token_weights("row_mean", index, torch.arange(4)).double()
+    assert float((loss * weights).sum()) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_log_ratio_is_bounded():
+    assert importance_ratio(t(0.0), t(-100.0)).item() == pytest.approx(math.exp(20))
+    assert importance_ratio(t(-100.0), t(0.0)).item() == pytest.approx(math.exp(-20))
+
+
+def test_truncated_importance_by_hand():
+    proximal = t(-1.0, -1.0, -3.0).requires_grad_()
+    got = truncated_importance(proximal, t(-1.0, -2.0, -1.0), 2.0)
+    assert got.tolist() == pytest.approx([1.0, 2.0, math.exp(-2)]) and not got.requires_grad
+    same = -torch.rand(50)
+    assert (truncated_importance(same, same.clone(), 1.0) == 1).all()
+
+
+def test_constant_weights_by_hand():
+    """Dr. GRPO: every token 1 / (episodes * budget), however long its episode."""
+    rows, trajectories = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([9, 9, 4])
+    assert token_weights("constant", rows, trajectories, 10).tolist() == pytest.approx([1 / 20] * 6)
+    with pytest.raises(ValueError, match="budget"):
+        token_weights("constant", rows, trajectories)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reference", "value"),
+    [(-1.0, -1.5, 0.106531), (-2.0, -1.0, 0.718282), (-6.0, -1.0, 10.0), (-50.0, 0.0, 10.0)],
+)
+def test_clamped_k3_by_hand(policy, reference, value):
+    assert kl_estimate(t(policy), t(reference), "k3", clamp=10.0).item() == pytest.approx(value, abs=1e-6)
+    if value < 10:
+        assert kl_estimate(t(policy), t(reference), "k3").item() == pytest.approx(value, abs=1e-6)
+
+
+def test_clamps_of_the_other_estimators_and_their_gradients():
+    assert kl_estimate(t(-6.0), t(-1.0)).item() == pytest.approx(142.41, abs=5e-3)  # unclamped
+    assert kl_estimate(t(0.0), t(-30.0), "k1", clamp=25.0).item() == 20.0  # d is clamped first
+    assert kl_estimate(t(-30.0), t(0.0), "k1", clamp=10.0).item() == -10.0
+    assert kl_estimate(t(0.0), t(-3.0), "k2", clamp=4.0).item() == 4.0
+    logp = t(-6.0, -1.0).requires_grad_()
+    kl_estimate(logp, t(-1.0, -1.5), "k3", clamp=10.0).sum().backward()
+    assert logp.grad[0].item() == 0.0 and logp.grad[1].item() == pytest.approx(1 - math.exp(-0.5))
+
+
+def test_k2_has_the_gradient_of_the_kl_and_k1_none():
+    """Expected over the vocabulary with the sampling policy held fixed, as a loss is."""
+    logits = t(0.3, -1.0, 2.0).requires_grad_()
+    q = torch.softmax(t(1.0, 0.1, 0.4), 0).log()
+    logp = torch.log_softmax(logits, 0)
+    (exact,) = torch.autograd.grad((logp.exp() * (logp - q)).sum(), logits, retain_graph=True)
+    grads = {
+        k: torch.autograd.grad((logp.exp().detach() * kl_estimate(logp, q, k)).sum(), logits, retain_graph=True)[0]
+        for k in ("k1", "k2", "k3")
+    }
+    assert grads["k2"].tolist() == pytest.approx(exact.tolist()) and grads["k1"].abs().max() < 1e-12
+    assert (grads["k3"] - exact).abs().max() > 1e-3

@@ -94,10 +94,11 @@ class World:
         self.frames = NumberedFrames()
         self.engine = HfEngine(policy, self.frames)
 
-    def tasks(self, iteration: int) -> list[TaskSpec]:
-        return [TaskSpec("toy", f"t{k % 2}", iteration * 100 + k) for k in range(self.rl.groups)]
+    def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
+        first = iteration * 100 + round * self.rl.groups
+        return [TaskSpec("toy", f"t{k % 2}", first + k) for k in range(self.rl.groups)]
 
-    def collect(self, tasks: list[TaskSpec], iteration: int) -> tuple[list[Episode], NumberedFrames]:
+    def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], NumberedFrames]:
         self.before(iteration)
         members = [(t, s) for t in tasks for s in range(self.rl.group_size)]
         prompts = [Prompt(prompt_ids(PROCESSOR, f"go {t.seed}"), (self.frames.paint(t.seed),)) for t, _ in members]

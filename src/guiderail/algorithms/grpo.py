@@ -2,21 +2,23 @@
 
 Guarantees: a pure function of its arguments; infrastructure and judge errors (measured = False) are taken out before
 any mean or standard deviation; a group that carries no signal gives zeros and is counted, never divided by a small
-number. Does not know episodes, tokens or tasks: callers map their rows onto the arrays and back.
+number. RLOO and Dr.GRPO are two settings of the same function. Does not know episodes, tokens or tasks: callers map
+their rows onto the arrays and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from guiderail.algorithms import grouping
+from guiderail.algorithms.grouping import BoolArray, FloatArray, Keys
+
 Scale = Literal["std", "none"]
+Baseline = Literal["mean", "leave_one_out"]
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,11 @@ class GroupAdvantages:
 
 def group_advantages(
     rewards: Sequence[float] | FloatArray,
-    groups: Sequence[Hashable],
+    groups: Keys,
     measured: Sequence[bool] | BoolArray,
     *,
     scale: Scale = "std",
+    baseline: Baseline = "mean",
     ddof: int = 1,
     eps: float = 1e-6,
     flat: float = 1e-8,
@@ -58,13 +61,16 @@ def group_advantages(
 
     For the measured members r_1..r_n of a group::
 
-        scale "std":   A_i = (r_i - mean(r)) / (std(r; ddof) + eps)     std(r; ddof)^2 = sum (r_i - mean)^2 / (n - ddof)
-        scale "none":  A_i =  r_i - mean(r)
+        scale "std":   A_i = (r_i - b_i) / (std(r; ddof) + eps)     std(r; ddof)^2 = sum (r_i - mean)^2 / (n - ddof)
+        scale "none":  A_i =  r_i - b_i
+        baseline "mean":           b_i = mean(r)
+        baseline "leave_one_out":  b_i = sum_{j != i} r_j / (n - 1), so that r_i - b_i = n / (n - 1) * (r_i - mean(r))
 
     Source: Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), section 4.1.2, outcome supervision; it does not state
     ddof. TRL and verl use torch's default, ddof = 1; openadapt-ml uses ddof = 0 (they differ by sqrt((n-1)/n)). scale
     "none" is the unscaled form of Liu et al. 2025, "Dr. GRPO" (arXiv 2503.20783), which removes the weight that std
-    puts on easy and hard tasks.
+    puts on easy and hard tasks. "leave_one_out" with scale "none" is RLOO (Kool et al. 2019; Ahmadian et al. 2024,
+    arXiv 2402.14740): a baseline that does not hold r_i leaves the gradient unbiased.
 
     Singleton rule: fewer than two measured members -> 0, counted in `groups_small` (not the raw reward, not reward /
     eps).
@@ -82,33 +88,28 @@ def group_advantages(
     if not np.isfinite(r[m]).all():
         raise ValueError(f"measured rewards must be finite, got {r[m & ~np.isfinite(r)].tolist()}")
 
-    members: dict[Hashable, list[int]] = {}
-    for i, key in enumerate(groups):
-        members.setdefault(key, []).append(i)
-
-    values = np.zeros_like(r)
-    kept = np.zeros_like(m)
-    spreads: list[float] = []
-    small = level = 0
-    for indices in members.values():
-        index = np.asarray(indices)[m[indices]]
-        if len(index) < 2:
-            small += 1
-            continue
-        spread = float(r[index].std())
-        spreads.append(spread)
-        if spread <= flat:
-            level += 1
-            continue
-        centred = r[index] - r[index].mean()
-        values[index] = centred if scale == "none" else centred / (r[index].std(ddof=ddof) + eps)
-        kept[index] = True
+    found = grouping.of(np.where(m, r, 0.0), grouping.codes(groups), m)
+    spread = found.std(0)
+    level = ~found.small & (found.flat() | (spread <= flat))
+    carries = ~found.small & ~level
+    kept = m & carries[found.index] if len(r) else m
+    centred = np.where(kept, r, 0.0)
+    centred[kept] -= found.mean[found.index[kept]]
+    if baseline == "leave_one_out":
+        centred[kept] *= (found.size / np.maximum(found.size - 1, 1))[found.index[kept]]
+    elif baseline != "mean":
+        raise ValueError(f"baseline {baseline!r}: must be mean or leave_one_out")
+    if scale == "std":
+        centred[kept] /= found.std(ddof)[found.index[kept]] + eps
+    elif scale != "none":
+        raise ValueError(f"scale {scale!r}: must be std or none")
+    some = ~found.small
     return GroupAdvantages(
-        values=values,
+        values=centred,
         kept=kept,
-        groups=len(members),
-        groups_small=small,
-        groups_flat=level,
-        spread=float(np.mean(spreads)) if spreads else 0.0,
+        groups=len(found.size),
+        groups_small=int(found.small.sum()),
+        groups_flat=int(level.sum()),
+        spread=float(spread[some].mean()) if some.any() else 0.0,
         unmeasured=int((~m).sum()),
     )

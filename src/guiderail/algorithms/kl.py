@@ -14,7 +14,10 @@ from torch import Tensor
 Estimator = Literal["k1", "k2", "k3"]
 
 
-def kl_estimate(logp: Tensor, logp_ref: Tensor, estimator: Estimator = "k3") -> Tensor:
+LOG_RATIO_BOUND = 20.0
+
+
+def kl_estimate(logp: Tensor, logp_ref: Tensor, estimator: Estimator = "k3", clamp: float = 0.0) -> Tensor:
     """Estimate of KL(policy || reference) per sampled token, [n].
 
     With d = logp_ref - logp (tokens drawn from the policy)::
@@ -25,14 +28,22 @@ def kl_estimate(logp: Tensor, logp_ref: Tensor, estimator: Estimator = "k3") -> 
 
     Source: Schulman 2020, "Approximating KL Divergence"; k3 is DeepSeekMath (arXiv 2402.03300) equation 4. Estimators
     of the value, not of its gradient: differentiating k3 gives the gradient of KL only on fresh samples of the policy.
-    The gradient flows through logp; logp_ref is a constant.
+    In particular the gradient of k1 as a loss has expectation 0 on fresh samples (it constrains nothing there), while
+    that of k2 is the gradient of KL(policy || reference) itself.
+
+    clamp: 0 = none. Above 0, d is first clamped to +-20 and the estimate then to +-clamp (verl's "low_var_kl" is k3
+    with clamp 10); a clamped token gives no gradient. The gradient flows through logp; logp_ref is a constant.
     """
     d = logp_ref.detach() - logp
+    if clamp > 0:
+        d = d.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     if estimator == "k1":
-        return -d
-    if estimator == "k2":
-        return d.square() / 2
-    if estimator == "k3":
+        value = -d
+    elif estimator == "k2":
+        value = d.square() / 2
+    elif estimator == "k3":
         # expm1 keeps d^2/2 where exp(d) - 1 would lose it to rounding.
-        return torch.expm1(d) - d
-    raise ValueError(f"KL estimator {estimator!r}: must be k1, k2 or k3")
+        value = torch.expm1(d) - d
+    else:
+        raise ValueError(f"KL estimator {estimator!r}: must be k1, k2 or k3")
+    return value.clamp(-clamp, clamp) if clamp > 0 else value

@@ -51,8 +51,8 @@ benchmark's instructions.
 (`src/guiderail/train/pages.js`); {glyph_steps} steps of single patches (which letters does a patch show), then {steps}
 steps of pages: a dense loss on the vision output (what each quarter of an image token shows, and where) and, mostly
 from step {read_first} on, next-token loss on pointing and copying (up to step {joint_from} with the vision tower
-standing still, then together). Last come {follow_steps} steps of the text model alone: instructions of random words with
-one to five names anywhere among them, to be followed in order, or a quoted text to type.
+standing still, then together). Last come {follow_steps} steps of the text model alone: instructions of random words
+with one to five names anywhere among them, to be followed in order, or a quoted text to type.
 
 **Measured** on {held} draws from {held_out} held-out random pages, teacher-forced:
 
@@ -80,6 +80,7 @@ def run(ctx: StageContext) -> None:
         for k in range(whole["shards"]):
             write_shard(folder / f"pages-{k:04d}", k * per, whole["sheets"], processor.image_processor, browser)
             bar.update()
+
     def shards() -> list[str]:
         return sorted(p.stem for p in folder.glob("pages-????.json"))
 

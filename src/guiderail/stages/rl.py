@@ -77,12 +77,13 @@ class PoolRollouts:
     pool: tuple[str, str]
     manifest: dict[str, Any]
 
-    def tasks(self, iteration: int) -> list[TaskSpec]:
+    def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
         """`rl.groups` fresh instances, templates evenly drawn."""
-        return [rl_task(self.manifest, self.ctx.seed, iteration, k) for k in range(self.rl.groups)]
+        first = round * self.rl.groups
+        return [rl_task(self.manifest, self.ctx.seed, iteration, first + k) for k in range(self.rl.groups)]
 
-    def collect(self, tasks: list[TaskSpec], iteration: int) -> tuple[list[Episode], FrameStore]:
-        """`rl.group_size` siblings of every task; frames are kept in memory for this iteration only."""
+    def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
+        """`rl.group_size` siblings of every task; frames are kept in memory, as long as the trainer needs them."""
         p, frames = self.ctx.params, FrameStore(None)
         with folded(self.policy.model):
             episodes, _ = collect(
@@ -97,17 +98,17 @@ class PoolRollouts:
                 max_infra_retries=p.env.max_infra_retries,
                 slots=p.env.slots,
             )
-        self.record(episodes, frames, iteration)
+        self.record(episodes, frames, iteration, round)
         return episodes, frames
 
-    def record(self, episodes: list[Episode], frames: FrameStore, iteration: int) -> None:
+    def record(self, episodes: list[Episode], frames: FrameStore, iteration: int, round: int) -> None:
         """Store the records, and the frames of the first episode; every `save_every` iterations show it in the
         tracker."""
         folder = self.ctx.work / "rollouts"
-        write_episodes(folder, episodes, part=iteration)
+        write_episodes(folder, episodes, part=iteration * max(1, self.rl.filter_rounds) + round)
         sample = FrameStore(folder / "frames", durable=False)
         for k, step in enumerate(episodes[0].steps):
             png = frames.get_png(step.frame)
             sample.put(png)
-            if iteration % self.rl.save_every == 0:
+            if iteration % self.rl.save_every == 0 and round == 0:
                 self.ctx.tracker.image(f"rollout/step{k}", png, iteration)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guiderail.algorithms.grpo import FloatArray, GroupAdvantages, group_advantages
+from guiderail.algorithms.grouping import FloatArray
+from guiderail.algorithms.grpo import GroupAdvantages, group_advantages
 from guiderail.models.rows import ChunkRow
 from guiderail.params import Rl
 from guiderail.rollout.types import Episode
@@ -28,7 +29,9 @@ class Batch:
     """Rows to train on. Entry i of each list belongs to row i; `episode[i]` indexes the episodes the batch was made
     from.
 
-    advantage: float64 [rows], none of them 0. rewards: float64 of all episodes, nan where not measured.
+    advantage: float64 [rows], none of them 0; what every completion of the row gets, unless `by_step` holds one number
+    per completion of each row (step-level methods). rewards: float64 of all episodes, nan where not measured. version:
+    of the weights that sampled each row.
     """
 
     rows: list[ChunkRow]
@@ -37,6 +40,17 @@ class Batch:
     episode: list[int]
     rewards: FloatArray
     groups: GroupAdvantages
+    version: list[int]
+    by_step: list[FloatArray] | None = None
+
+    def token_advantage(self, index: Sequence[int]) -> Tensor:
+        """Advantage of every sampled token of the rows `index`, in row then span order, float32 [tokens]."""
+        parts = []
+        for i in index:
+            lengths = [end - start for start, end in self.rows[i].spans]
+            values = np.full(len(lengths), self.advantage[i]) if self.by_step is None else self.by_step[i]
+            parts.append(np.repeat(values, lengths))
+        return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
     def tokens(self, index: Sequence[int]) -> Tensor:
         """Number of sampled tokens of the rows `index`, int64 [len(index)]."""
@@ -56,7 +70,14 @@ def rewards_of(episodes: Sequence[Episode], failure: float) -> FloatArray:
 def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
     """Advantages of all episodes (see `algorithms.grpo`), and the rows of those that are not 0."""
     rewards = rewards_of(episodes, rl.reward_failure)
-    found = group_advantages(rewards, [e.group for e in episodes], ~np.isnan(rewards), scale=rl.scale, ddof=rl.ddof)
+    found = group_advantages(
+        rewards,
+        [e.group for e in episodes],
+        ~np.isnan(rewards),
+        scale=rl.scale,
+        baseline=rl.baseline,
+        ddof=rl.ddof,
+    )
     kept = [(i, k) for i, e in enumerate(episodes) if found.values[i] != 0.0 for k in range(len(e.rows))]
     return Batch(
         rows=[episodes[i].rows[k] for i, k in kept],
@@ -65,6 +86,7 @@ def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
         episode=[i for i, _ in kept],
         rewards=rewards,
         groups=found,
+        version=[episodes[i].steps[0].policy_version for i, _ in kept],
     )
 
 

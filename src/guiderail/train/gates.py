@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from guiderail.errors import Explained
+from guiderail.models.features import Frames
+from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow
 
 
@@ -74,3 +76,16 @@ def check_logprobs(
             "the trainer does not score what the policy sampled (weights, temperature, masks or frames differ)"
         )
     return LogprobGap(gap[worst].item(), gap.mean().item())
+
+
+def feature_counter(policy: Policy, frames: Frames) -> Callable[[str], int]:
+    """Frame digest -> number of vision features the trainer has for it."""
+    counts: dict[str, int] = {}
+
+    def count(sha: str) -> int:
+        if sha not in counts:
+            with torch.no_grad():
+                counts[sha] = policy.features.get([sha], frames)[0].cells
+        return counts[sha]
+
+    return count

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from guiderail.rollout.types import Episode
 from guiderail.train.batch import Batch
+
+
+class Log(Protocol):
+    """Where curves go (`guiderail.tracking.Tracker`)."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """One row."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """Forget rows at or after `step`."""
+        ...
 
 
 def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -> dict[str, float]:
@@ -63,7 +75,7 @@ def _mean(values: Any) -> float:
 @dataclass
 class Totals:
     """What a run has used so far; part of the resumable state. `trained_on`: ids of the tasks of finished
-    iterations."""
+    iterations. `sampling`: counts of the DAPO filter (`algorithms.filters.Counts`), empty without one."""
 
     iterations: int = 0
     episodes: int = 0
@@ -76,6 +88,7 @@ class Totals:
     first_success: float = float("nan")
     last_success: float = float("nan")
     trained_on: list[str] = field(default_factory=list)
+    sampling: dict[str, int] = field(default_factory=dict)
 
     def add(self, metrics: dict[str, float], episodes: Sequence[Episode]) -> None:
         """Count one finished iteration."""

@@ -1,9 +1,9 @@
 """GRPO: collect with the current policy, compare siblings, step, again.
 
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
-the gates before the first update, refused otherwise); the KL reference is a frozen copy of the starting weights;
-given the same rollouts a killed and resumed run ends with the same bits on CPU. Left out: a critic, returns per step,
-off-policy replay, several processes.
+the gates before the first update, refused otherwise), but for groups that the DAPO filter left over, which are older by
+an update and known to be; the KL reference is a frozen copy of the starting weights; given the same rollouts a killed
+and resumed run ends with the same bits on CPU. Left out: a critic, returns per step, several processes.
 """
 
 from __future__ import annotations
@@ -12,48 +12,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from guiderail.algorithms.kl import kl_estimate
-from guiderail.algorithms.losses import clipped_policy_loss, entropy_loss, token_weights
+from guiderail.algorithms.losses import token_weights
 from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params import Rl
-from guiderail.rollout.types import Episode
-from guiderail.tasks.types import TaskSpec
 from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
-from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
-from guiderail.train.metrics import Totals, rollout_metrics
+from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
+from guiderail.train.metrics import Log, Totals, rollout_metrics
+from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
+from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
 from guiderail.train.stop import Stop, Stopped
-
-
-class Log(Protocol):
-    """Where curves go (`guiderail.tracking.Tracker`)."""
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        """One row."""
-        ...
-
-    def rewind(self, step: int) -> None:
-        """Forget rows at or after `step`."""
-        ...
-
-
-class Rollouts(Protocol):
-    """Where episodes come from."""
-
-    def tasks(self, iteration: int) -> list[TaskSpec]:
-        """Fresh tasks of an iteration; a pure function of it."""
-        ...
-
-    def collect(self, tasks: list[TaskSpec], iteration: int) -> tuple[list[Episode], Frames]:
-        """Episodes of `rl.group_size` siblings per task, sampled from the current weights, and the frames they saw."""
-        ...
 
 
 def train(
@@ -81,11 +56,13 @@ def train(
     totals = Totals(**state.meta) if state else Totals()
     if state:
         learner.load(state.tensors["weights"], state.tensors["optimizer"])
+    refill = load_waiting(work, rl, state.step, totals.sampling) if state else start(rl)
     log.rewind(totals.iterations)
     on_start(totals.iterations)
 
     def save() -> None:
         parts = {"weights": learner.weights(), "optimizer": learner.state()}
+        save_waiting(work, refill, totals.iterations)
         save_state(work, State(totals.iterations, parts, totals.to_json()))
 
     with Stop() as stop:
@@ -93,12 +70,12 @@ def train(
             for iteration in range(totals.iterations, rl.iterations):
                 started = time.perf_counter()
                 with stop.interruptible():
-                    episodes, frames = rollouts.collect(rollouts.tasks(iteration), iteration)
-                collected = time.perf_counter()
+                    gathered = gather(rollouts, refill, rl, iteration)
+                collected, frames = time.perf_counter(), gathered.frames
 
-                batch = make_batch(episodes, rl)
+                sampled, batch = make_batch(gathered.fresh, rl), make_batch(gathered.used, rl)
                 check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
-                scored = score(policy, batch, frames, rl, reference)
+                scored = score(policy, batch, frames, rl, reference, iteration)
                 lr = learning_rate(iteration, rl.iterations, rl)
                 steps = [
                     update(policy, learner, batch, index, scored, frames, rl, lr)
@@ -106,10 +83,12 @@ def train(
                     for index in minibatches(batch.episode, rl.batch, "rl", seed, iteration, epoch)
                 ]
 
-                metrics = rollout_metrics(episodes, batch, collected - started)
+                metrics = rollout_metrics(gathered.fresh, sampled, collected - started) | gathered.metrics()
                 metrics |= scored.metrics() | mean(steps) | {"lr": lr, "optimizer_steps": float(len(steps))}
-                metrics |= {"train_s": time.perf_counter() - collected}
-                totals.add(metrics, episodes)
+                metrics |= {"rows_kept": float(len(batch.rows)), "train_s": time.perf_counter() - collected}
+                totals.add(metrics, gathered.fresh)
+                if gathered.refill:
+                    refill, totals.sampling = gathered.refill, gathered.refill.counts.to_json()
                 log.log(metrics, iteration)
                 on_iteration(iteration, metrics)
                 if totals.iterations % rl.save_every == 0 or totals.iterations == rl.iterations:
@@ -123,29 +102,41 @@ def train(
 
 @dataclass(frozen=True)
 class Scored:
-    """The rows of a batch before the first update, under the weights that sampled them.
+    """The rows of a batch before the first update, under the weights of this iteration.
 
-    gap, entropy (nats per token), kl: over the kept rows' tokens; gap is None when no row was kept. reference: per row,
-    float32 [tokens of the row]; empty without a reference policy.
+    gap: over the rows that these weights sampled; None without such rows. entropy (nats per token), kl: over all rows'
+    tokens. rows, stale: how many, and how many of them older weights sampled. proximal, reference: per row, float32
+    [tokens of the row]; proximal is empty without importance weights, reference without a reference policy.
     """
 
     gap: LogprobGap | None = None
     entropy: float = float("nan")
     kl: float = float("nan")
+    rows: int = 0
+    stale: int = 0
+    proximal: list[Tensor] = field(default_factory=list)
     reference: list[Tensor] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
         """Curves; what was not measured (no rows, no reference) is absent, never 0."""
-        if self.gap is None:
-            return {}
-        found = {"logprob_gap_max": self.gap.max, "logprob_gap_mean": self.gap.mean, "entropy": self.entropy}
-        return found | ({"kl": self.kl} if self.reference else {})
+        found = {"rows_stale": float(self.stale)} if self.stale else {}
+        if self.rows:
+            found |= {"entropy": self.entropy} | ({"kl": self.kl} if self.reference else {})
+        if self.gap:
+            found |= {"logprob_gap_max": self.gap.max, "logprob_gap_mean": self.gap.mean}
+        return found
 
 
 @torch.no_grad()
-def score(policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Policy | None) -> Scored:
-    """Score all rows with the weights that sampled them; refuse rows that score otherwise than they were sampled
-    (GateError)."""
+def score(
+    policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Policy | None, version: int | None = None
+) -> Scored:
+    """Score all rows with the weights of this iteration; refuse rows that they sampled but score otherwise (GateError).
+
+    version: of these weights; rows of another are counted as stale and not refused. None: no row is stale.
+    """
+    if not batch.rows:
+        return Scored()
     logp: dict[int, Tensor] = {}
     entropy: dict[int, Tensor] = {}
     refs: dict[int, Tensor] = {}
@@ -158,16 +149,21 @@ def score(policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Polic
             ref = reference.logprobs(rows, frames, temperature=None).logp.cpu()
             refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
     order = range(len(batch.rows))
-    if not batch.rows:
-        return Scored()
+    fresh = [i for i in order if version is None or batch.version[i] == version]
+    owner = torch.repeat_interleave(torch.tensor(fresh, dtype=torch.int64), batch.tokens(fresh))
     train = torch.cat([logp[i] for i in order])
-    owner = torch.repeat_interleave(torch.arange(len(batch.rows)), batch.tokens(order))
-    gap = check_logprobs(train, batch.behaviour(order), owner, batch.names, rl.logprob_tolerance)
     flat = torch.cat([refs[i] for i in order]) if refs else train
     return Scored(
-        gap=gap,
+        gap=check_logprobs(
+            torch.cat([logp[i] for i in fresh]), batch.behaviour(fresh), owner, batch.names, rl.logprob_tolerance
+        )
+        if fresh
+        else None,
         entropy=float(torch.cat([entropy[i] for i in order]).mean()),
-        kl=float(kl_estimate(train, flat).mean()),
+        kl=float(kl_estimate(train, flat, rl.kl_estimator, rl.kl_clamp).mean()),
+        rows=len(order),
+        stale=len(order) - len(fresh),
+        proximal=[logp[i] for i in order] if rl.importance_cap else [],
         reference=[refs[i] for i in order] if refs else [],
     )
 
@@ -187,21 +183,25 @@ def update(
     parts = microbatches(batch.rows, index, rl.micro_batch)
     order = [i for part in parts for i in part]
     owner = torch.repeat_interleave(torch.arange(len(order)), batch.tokens(order))
-    weights = token_weights(rl.aggregation, owner, torch.tensor([batch.episode[i] for i in order]))
+    episodes = torch.tensor([batch.episode[i] for i in order])
+    weights = token_weights(rl.aggregation, owner, episodes, rl.aggregation_tokens)
     total, clips, at = 0.0, 0.0, 0
     for part in parts:
-        wants_entropy = rl.entropy_coef > 0
-        out = policy.logprobs([batch.rows[i] for i in part], frames, temperature=None, grad=True, entropy=wants_entropy)
-        advantage = torch.from_numpy(batch.advantage[part]).float().to(out.logp.device)[out.row_index]
-        token, clipped = clipped_policy_loss(
-            out.logp, batch.behaviour(part).to(out.logp.device), advantage, rl.clip_low, rl.clip_high
+        rows, wants_entropy = [batch.rows[i] for i in part], rl.entropy_coef > 0
+        out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy)
+        device = out.logp.device
+
+        def of(per_row: list[Tensor], part: list[int] = part, device: torch.device = device) -> Tensor | None:
+            return torch.cat([per_row[i] for i in part]).to(device) if per_row else None
+
+        known = Constants(
+            behaviour=batch.behaviour(part).to(device),
+            proximal=of(scored.proximal),
+            reference=of(scored.reference),
+            advantage=batch.token_advantage(part).to(device),
         )
-        if scored.reference:
-            anchor = torch.cat([scored.reference[i] for i in part]).to(out.logp.device)
-            token = token + rl.kl_coef * kl_estimate(out.logp, anchor)
-        if wants_entropy:
-            token = token + entropy_loss(out.entropy, rl.entropy_coef)
-        here = weights[at : at + len(token)].to(token.device)
+        token, clipped = token_loss(out.logp, out.entropy if wants_entropy else None, known, rows, rl)
+        here = weights[at : at + len(token)].to(device)
         at += len(token)
         loss = (token * here).sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -214,16 +214,3 @@ def mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
     """Mean of each key over the optimiser steps of an iteration; empty without steps."""
     found = list(rows)
     return {k: sum(r[k] for r in found) / len(found) for k in (found[0] if found else {})}
-
-
-def feature_counter(policy: Policy, frames: Frames) -> Callable[[str], int]:
-    """Frame digest -> number of vision features the trainer has for it."""
-    counts: dict[str, int] = {}
-
-    def count(sha: str) -> int:
-        if sha not in counts:
-            with torch.no_grad():
-                counts[sha] = policy.features.get([sha], frames)[0].cells
-        return counts[sha]
-
-    return count

@@ -22,9 +22,9 @@ from guiderail.models.rows import ChunkRow
 from guiderail.params import Sft
 from guiderail.seeds import derive_seed
 from guiderail.train.batch import microbatches
-from guiderail.train.gates import check_rows
+from guiderail.train.gates import check_rows, feature_counter
+from guiderail.train.metrics import Log
 from guiderail.train.optim import Learner, learning_rate
-from guiderail.train.rl import Log, feature_counter
 from guiderail.train.seeds import shuffled
 from guiderail.train.stop import Stop
 

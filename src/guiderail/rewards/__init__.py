@@ -1,0 +1,1 @@
+"""Rewards: outcomes, the match of an action with the expert's."""
