@@ -77,8 +77,8 @@ REFUSED = [
     (
         {"prompt": {"codec": "guidrail"}},
         "params.yaml: prompt.codec = 'guidrail': must be one of 'agentcpm', 'generic_v2', 'guiderail', 'openadapt', "
-        "'openadapt_json', 'os_atlas', 'os_genesis', 'pyautogui', 'qwen25vl', 'qwen3vl', 'ui_s1', 'ui_tars' or 'ui_tars15' "
-        "(did you mean guiderail?).",
+        "'openadapt_json', 'os_atlas', 'os_genesis', 'pyautogui', 'qwen25vl', 'qwen3vl', 'ui_s1', "
+        "'ui_tars' or 'ui_tars15' (did you mean guiderail?).",
     ),
     ({"recipes": {}}, "params.yaml: sweep.recipe names 'grpo', which `recipes` lacks. There are none; add one."),
     ({"recipes": {"grpo": None}}, "params.yaml: recipes.grpo = None: must be a mapping."),
