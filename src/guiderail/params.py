@@ -136,7 +136,7 @@ class Provision(Section):
 class Demos(Section):
     """Expert demonstrations."""
 
-    per_template: int = Field(6, ge=1, le=100_000, description="Demonstrations per train template.")
+    per_template: int = Field(2, ge=1, le=100_000, description="Demonstrations per train template.")
     point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
 
 
@@ -162,7 +162,7 @@ class Optim(Section):
 class Sft(Optim):
     """Supervised warm-up on demonstrations with the thought line."""
 
-    lr: float = Field(1e-3, gt=0, le=10)
+    lr: float = Field(3e-4, gt=0, le=10)
     epochs: int = Field(10, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
@@ -174,15 +174,15 @@ class Sft(Optim):
 class Rl(Optim):
     """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
 
-    lr: float = Field(5e-4, gt=0, le=10)
+    lr: float = Field(4e-4, gt=0, le=10)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     algorithm: Literal["grpo"] = "grpo"
     iterations: int = Field(30, ge=1, le=1_000_000)
     groups: int = Field(16, ge=1, le=100_000, description="Task instances per iteration.")
     group_size: int = Field(8, ge=2, le=10_000, description="Rollouts per task instance.")
-    temperature: float = Field(1.0, gt=0, le=100)
-    epochs: int = Field(2, ge=1, le=1000, description="Passes over the rows of one iteration.")
-    batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step (accumulated).")
+    temperature: float = Field(0.7, gt=0, le=100)
+    epochs: int = Field(3, ge=1, le=1000, description="Passes over the rows of one iteration.")
+    batch: int = Field(32, ge=1, le=100_000, description="Rows per optimiser step (accumulated).")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
     clip_low: float = Field(0.2, ge=0, le=1)
     clip_high: float = Field(0.28, ge=0, le=100)
