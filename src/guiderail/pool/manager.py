@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from guiderail.envs.types import Env, InfraError
 from guiderail.pool.leases import Busy, Draining, Lease, LeaseTable, NoSlot, RequestReused
-from guiderail.pool.providers.base import Provider
+from guiderail.pool.providers.local import LocalProvider
 from guiderail.pool.wire import Reply, refusal
 
 log = logging.getLogger("guiderail.pool")
@@ -55,7 +55,7 @@ class Waiter:
 class Pool:
     """`slots` environments of `provider`, lent out by leases."""
 
-    def __init__(self, provider: Provider, slots: int, call_timeout_s: float, ttl_s: float) -> None:
+    def __init__(self, provider: LocalProvider, slots: int, call_timeout_s: float, ttl_s: float) -> None:
         self.provider, self.call_timeout_s, self.ttl_s = provider, call_timeout_s, ttl_s
         self.table = LeaseTable(slots)
         self.envs: list[Env | None] = [None] * slots

@@ -43,7 +43,8 @@ from guiderail.envs.types import Env, StepResult
 from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, read
 from guiderail.pool.leases import Lease, LeaseError
 from guiderail.pool.manager import Pool
-from guiderail.pool.providers import NAMES, make_provider
+from guiderail.pool.providers import make_provider
+from guiderail.pool.providers.local import LocalProvider
 from guiderail.pool.wire import RESULT_TYPE, TOKEN_ENV, Reply, encode_result, refusal, task_from_json
 
 Act = Callable[[Env], Awaitable[Reply]]
@@ -230,7 +231,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--host", default="127.0.0.1", help="address to bind (default: this machine only)")
     p.add_argument("--port", type=int, default=18080, help="port to bind; 0 = any free one, printed in the log")
     p.add_argument("--token-env", default=TOKEN_ENV, help="environment variable that holds the token (required)")
-    p.add_argument("--provider", choices=NAMES, default="local_browser")
+    p.add_argument("--provider", choices=("local_browser", "noop"), default="local_browser")
     p.add_argument("--slots", type=int, default=16, help="environments kept ready")
     p.add_argument("--browser", default="", help="path of a Chromium; empty = find one")
     p.add_argument(
@@ -258,6 +259,7 @@ def main(argv: list[str] | None = None) -> int:
         step_ms=a.step_ms,
         call_timeout_s=a.call_timeout,
     )
+    assert isinstance(provider, LocalProvider)
     pool = Pool(provider, a.slots, a.call_timeout, a.ttl)
     config = uvicorn.Config(
         build_app(pool, token),
