@@ -30,7 +30,7 @@ CLICK = Click(0.5, 0.5)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[tuple[str, str]]:
-    with env_pool(Env(slots=2, call_timeout_s=0.6, lease_ttl_s=1.0), provider="noop") as address:
+    with env_pool(Env(slots=2, call_timeout_s=0.6, lease_ttl_s=2.0), provider="noop") as address:
         yield address
 
 
@@ -194,7 +194,7 @@ def test_heartbeats_keep_a_lease_while_the_loop_is_blocked(pool: tuple[str, str]
     async def test(client: PoolClient) -> None:
         async with client.env("t") as env:
             await env.reset(TASK)
-            time.sleep(2.0)  # ttl is 1 s; this blocks the event loop as training does
+            time.sleep(3.5)  # ttl is 2 s; this blocks the event loop as training does
             assert (await env.step(CLICK)).raw_reward == 1.0
 
     with_client(pool, test)
@@ -257,13 +257,13 @@ asyncio.run(main())
 """
     child = subprocess.Popen([sys.executable, "-c", code, *pool], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "have\n"
-    time.sleep(1.6)  # longer than the ttl: heartbeats hold it
+    time.sleep(3.0)  # longer than the ttl: heartbeats hold it
     assert [x["holder"] for x in post(pool, "/v1/status", {}, method="GET")[1]["leases"]] == ["doomed"]
     child.send_signal(signal.SIGKILL)
     child.wait(5)
     start = time.monotonic()
     while post(pool, "/v1/status", {}, method="GET")[1]["leases"]:
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
         time.sleep(0.05)
     assert post(pool, "/v1/status", {}, method="GET")[1]["slots"]["idle"] == 2
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from guiderail.envs.types import Env
 from guiderail.errors import Explained
@@ -153,3 +153,10 @@ class Provider(Protocol):
     async def stop(self) -> None:
         """Give back what is shared (clients, a browser). Machines of a durable provider stay. Idempotent."""
         ...
+
+
+@runtime_checkable
+class Fenced(Protocol):
+    """An `Env` whose machine refuses calls made for an older lease. The pool sets the token of the present one."""
+
+    fence: int

@@ -12,7 +12,8 @@ import struct
 import zlib
 from typing import Any
 
-from guiderail.actions.types import Action, Finish, Type
+from guiderail.actions.types import Action, Finish, Key, Type
+from guiderail.envs.keys import chord_events
 from guiderail.envs.types import Env, InfraError, Observation, StepResult
 from guiderail.pool.providers.local import LocalProvider
 from guiderail.tasks.types import TaskSpec
@@ -58,6 +59,8 @@ class NoopEnv:
         """Count the step, or misbehave as asked."""
         if self.dead:
             raise InfraError("the page is gone")
+        if isinstance(action, Key):
+            chord_events(action.keys)  # an unknown key is refused before anything is done
         self.steps += 1
         match action:
             case Type(text="!crash"):
