@@ -19,7 +19,6 @@ of all of them only infra_error costs a lease. Starting the app starts the pool,
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,37 +26,19 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from guiderail.actions.types import Action
 from guiderail.actions.wire import action_from_json
 from guiderail.envs.types import Env, StepResult
-from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, read
+from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, on_screen, read
+from guiderail.pool.gate import Gate
+from guiderail.pool.gui_rl import PATHS, GuiRl, add_routes
 from guiderail.pool.leases import Lease, LeaseError
 from guiderail.pool.manager import Pool
 from guiderail.pool.openapi import document
-from guiderail.pool.wire import RESULT_TYPE, TOKEN_ENV, Reply, encode_result, refusal, task_from_json
+from guiderail.pool.wire import RESULT_TYPE, Reply, encode_result, refusal, task_from_json
 
 Act = Callable[[Env], Awaitable[Reply]]
-OPEN = ("/healthz", "/openapi.json")
 NOT_RESET = refusal(409, "not_reset", "nothing runs on this lease yet; call /v1/reset with a task first")
-
-
-class Gate:
-    """ASGI layer: the token on every route but the open ones."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 here, or hand on."""
-        if scope["type"] == "http" and scope["path"] not in OPEN:
-            given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-            if not hmac.compare_digest(given, self.expected):
-                message = f"send the pool's token as 'Authorization: Bearer ...' (environment variable {TOKEN_ENV})"
-                await answer(refusal(401, "unauthorized", message))(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
 
 
 def answer(reply: Reply) -> Response:
@@ -70,8 +51,8 @@ def ok(data: dict[str, Any]) -> Reply:
     return Reply(200, orjson.dumps(data))
 
 
-def build_app(pool: Pool, token: str) -> FastAPI:
-    """The HTTP face of `pool`. Starting the app starts the pool, stopping it stops the pool."""
+def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = False) -> FastAPI:
+    """The HTTP face of `pool`, with gui-rl's routes if options for them are given; `free`: these need no token."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +61,9 @@ def build_app(pool: Pool, token: str) -> FastAPI:
         await pool.stop()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, token=token)
+    app.add_middleware(Gate, token=token, free=PATHS if gui_rl and free else ())
+    if gui_rl:
+        add_routes(app, pool, gui_rl)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, e: Refused) -> Response:
@@ -152,7 +135,7 @@ def build_app(pool: Pool, token: str) -> FastAPI:
     async def step(request: Request) -> Response:
         body, digest = await read(request, Step)
         lease = pool.lease(body.lease, body.token)
-        calls, action = pool.calls_of(lease), action_of(body.action)
+        calls, action = pool.calls_of(lease), on_screen(checked(action_from_json, body.action))
 
         async def act(env: Env) -> Reply:
             if not calls.started:
@@ -205,17 +188,6 @@ def checked(codec: Callable[[dict[str, Any]], Any], data: dict[str, Any]) -> Any
         return codec(data)
     except ValueError as e:
         raise Refused(422, "bad_request", str(e)) from None
-
-
-def action_of(data: dict[str, Any]) -> Action:
-    """The action of a step. A model's odd number is caught by its codec; here it is the caller's mistake."""
-    action: Action = checked(action_from_json, data)
-    for name in ("x", "y", "x2", "y2"):
-        value = getattr(action, name, 0.0)
-        if not 0.0 <= value <= 1.0:
-            kind = type(action).__name__
-            raise Refused(422, "off_screen", f"{kind}.{name} = {value:g} is off the screen: points go from 0 to 1")
-    return action
 
 
 def as_reply(result: StepResult) -> Reply:

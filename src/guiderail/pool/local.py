@@ -37,6 +37,7 @@ def env_pool(
     cmd = [sys.executable, "-m", "guiderail.pool.server", "--port", "{port}"]
     cmd += ["--provider", provider or env.provider, "--slots", str(env.slots), "--step-ms", str(env.step_ms)]
     cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
+    cmd += ["--gui-rl", "off"]
     cmd += ["--browser", env.browser] if env.browser else []
     ready = "http://127.0.0.1:{port}/healthz"
     for last in (False, False, True):

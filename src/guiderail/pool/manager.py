@@ -162,3 +162,7 @@ class Pool(Desk):
     def costs(self) -> dict[str, Any]:
         """The ledger's totals."""
         return {**ledger.totals(self.store.db), "budget": self.config.budget}
+
+    def costs_by_machine(self) -> list[dict[str, Any]]:
+        """The ledger, a row for each machine ever asked for."""
+        return ledger.machines(self.store.db)

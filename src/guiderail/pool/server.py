@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import logging
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -24,9 +22,9 @@ import uvicorn
 from guiderail.errors import Explained
 from guiderail.pool.app import build_app
 from guiderail.pool.config import PoolConfig
+from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
-from guiderail.pool.providers import NAMES, make_provider
-from guiderail.pool.providers.base import Provider
+from guiderail.pool.options import add_machine_options, pool_name, provider_of
 from guiderail.pool.store import MEMORY, Store
 from guiderail.pool.wire import TOKEN_ENV
 
@@ -54,16 +52,6 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def add_machine_options(p: argparse.ArgumentParser) -> None:
-    """Which machines, and where they are written down: the server and `guiderail pool` must agree on these."""
-    p.add_argument("--provider", choices=NAMES, default="local_browser")
-    p.add_argument("--state", default="", metavar="FILE", help="what must survive a restart; empty = nothing does")
-    p.add_argument(
-        "--name", default="", help="label of the machines; two pools of one account need two (default: from FILE)"
-    )
-    p.add_argument("--vm-root", default="", metavar="DIR", help="provider process: the folder that is its cloud")
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Command line of the server."""
     p = argparse.ArgumentParser(prog="python -m guiderail.pool.server", description="Lend out environments over HTTP.")
@@ -89,29 +77,19 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--boot-s", type=float, default=0.0, help="providers noop and process: seconds a machine boots")
     p.add_argument("--call-timeout", type=float, default=20.0, help="seconds until a call counts as hung")
     p.add_argument("--ttl", type=float, default=60.0, help="seconds a lease lives without a sign of its holder")
+    p.add_argument(
+        "--gui-rl",
+        choices=("off", "token", "open"),
+        default="token",
+        help="gui-rl's routes: need the token in the URL (http://any:TOKEN@host:port or .../t/TOKEN); open: no token, "
+        "on a loopback address only",
+    )
+    p.add_argument("--gui-rl-ttl", type=float, default=600.0, help="seconds a lease of gui-rl's routes lives untouched")
+    p.add_argument("--gui-rl-wait", type=float, default=60.0, help="seconds its /allocate waits for a machine")
+    p.add_argument("--recordings", default=".", metavar="DIR", help="recordings may be written below this folder")
     p.add_argument("--drain", type=float, default=0.0, help="seconds that holders have to close after SIGTERM")
     p.add_argument("--keep", action="store_true", help="at the end leave machines and leases to the next server")
     return p.parse_args(argv)
-
-
-def pool_name(name: str, state: str) -> str:
-    """The label: as given, or one that another state file does not have."""
-    where = f"{socket.gethostname()}:{Path(state).resolve() if state else os.getpid()}"
-    return name or "pool-" + hashlib.sha256(where.encode()).hexdigest()[:8]
-
-
-def provider_of(a: argparse.Namespace) -> Provider:
-    """The provider as the options say. Raises ValueError."""
-    return make_provider(
-        a.provider,
-        slots=getattr(a, "slots", 1),
-        browser=getattr(a, "browser", ""),
-        browsers=getattr(a, "browsers", 0),
-        step_ms=getattr(a, "step_ms", 300),
-        call_timeout_s=getattr(a, "call_timeout", 20.0),
-        root=a.vm_root,
-        boot_s=getattr(a, "boot_s", 0.0),
-    )
 
 
 def config_of(a: argparse.Namespace, durable: bool) -> PoolConfig:
@@ -142,6 +120,11 @@ def main(argv: list[str] | None = None) -> int:
     if len(token) < 16:
         print(f"error: set {a.token_env} to a secret of at least 16 characters; clients send it back", file=sys.stderr)
         return 2
+    loopback = a.host == "localhost" or (a.host.replace(".", "").isdigit() and a.host.startswith("127."))
+    if a.gui_rl == "open" and not (loopback or a.host == "::1"):
+        print(f"error: --gui-rl open would lend machines to anybody who reaches {a.host}; use token", file=sys.stderr)
+        return 2
+    face = None if a.gui_rl == "off" else GuiRl(a.gui_rl_ttl, a.gui_rl_wait, Path(a.recordings))
     try:
         provider = provider_of(a)
         pool = Pool(provider, config_of(a, provider.durable), Store(a.state or MEMORY))
@@ -149,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {e}", file=sys.stderr)
         return 2
     config = uvicorn.Config(
-        build_app(pool, token),
+        build_app(pool, token, face, a.gui_rl == "open"),
         host=a.host,
         port=a.port,
         log_level="info",

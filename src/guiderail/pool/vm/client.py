@@ -62,6 +62,10 @@ class MachineEnv:
         slow = {"sleep": 0.3} if isinstance(action, Type) and action.text.startswith("!slow") else {}
         return self._result(await self._call("step", what=action_dumps(action), **slow), isinstance(action, Finish))
 
+    async def observe(self) -> StepResult:
+        """The screen now."""
+        return self._result(await self._call("evaluate"), False)
+
     async def evaluate(self) -> float:
         """Steps taken since reset."""
         return float((await self._call("evaluate"))["steps"])
