@@ -17,6 +17,7 @@ tests/pool/conformance holds the suite that every provider passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -80,11 +81,11 @@ class VmSpec:
     expires: float = 0.0
 
     def labels(self) -> dict[str, str]:
-        """What the machine must carry (plain ASCII, as strict as the strictest cloud)."""
+        """What the machine must carry: at most 63 letters, digits, `_`, `.`, `-`, as the strictest cloud wants it."""
         known = {LABEL_POOL: self.pool, LABEL_NAME: self.name, LABEL_OWNER: self.owner}
         if self.expires:
             known[LABEL_EXPIRES] = str(int(self.expires))
-        return {k: v for k, v in known.items() if v}
+        return {k: re.sub(r"[^A-Za-z0-9_.-]", "-", v)[:63] for k, v in known.items() if v}
 
 
 @dataclass(frozen=True)
