@@ -3,7 +3,7 @@
 import builtins
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guiderail.actions.pyautogui import CALLS, OffScreen, Pointer, read_script
@@ -48,6 +48,7 @@ def test_scripts(code: str, actions: list[object]) -> None:
     assert read(code) == actions
 
 
+@settings(deadline=None)
 @given(st.integers(0, W - 1), st.integers(0, H - 1))
 def test_a_pixel_comes_back_as_itself(x: int, y: int) -> None:
     (click,) = read(f"pyautogui.click({x}, {y})")
@@ -97,6 +98,7 @@ def test_a_refused_script_leaves_the_pointer() -> None:
     assert (pointer.x, pointer.y, pointer.held) == (960, 540, [])
 
 
+@settings(deadline=None)
 @given(
     st.text(max_size=60) | st.builds("{}({!r}, {!r})".format, st.sampled_from(sorted(CALLS)), st.text(), st.floats())
 )

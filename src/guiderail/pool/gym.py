@@ -113,6 +113,10 @@ class Screens:
         """The result of `work`, done in the thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
+    async def _close(self) -> None:
+        await self.client.close()
+        await asyncio.sleep(0)  # the transports have closed then
+
     async def _start(self, i: int, task: TaskSpec) -> StepResult:
         env = self.envs[i]
         if env is None:
@@ -180,7 +184,7 @@ class Screens:
     def close(self) -> None:
         """Give all machines back, end the thread. Idempotent."""
         if self.thread.is_alive():
-            self.run(self.client.close())
+            self.run(self._close())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
             self.loop.close()
