@@ -264,3 +264,19 @@ def test_config_says_what_cannot_work() -> None:
     for wrong, said in cases:
         with pytest.raises(ValueError, match=said):
             PoolConfig(**wrong)
+
+
+def test_a_clock_that_is_set_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(pool: Pool) -> None:
+        lease = await pool.allocate("a", 60, 20, "")
+        vm, real = pool.machines.slots[0].vm, time.time
+        for jump in (10**7, -(10**7)):
+            monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+            await asyncio.sleep(0.7)  # the watch has looked
+            assert pool.lease(lease.id, lease.token) is lease
+        await pool.close(lease)
+        await pool.allocate("b", 60, 20, "")
+        assert pool.machines.slots[0].vm == vm
+        monkeypatch.undo()
+
+    run(test, ProcessProvider(tmp_path), 1, vm_ttl_s=3600.0)

@@ -351,3 +351,43 @@ def test_port_taken_by_another_server_is_not_ours(pool: tuple[str, str], monkeyp
     with env_pool(Env(slots=1), provider="noop") as (url, token):
         assert url != pool[0]
         assert post((url, token), "/v1/status", {}, method="GET")[0] == 200
+
+
+def test_the_openapi_document_lists_what_is_there(pool: tuple[str, str]) -> None:
+    import re
+    from pathlib import Path
+
+    from guiderail.pool import app, openapi
+
+    status, said = post(pool, "/openapi.json", {}, "", "GET")
+    assert status == 200 and said["openapi"].startswith("3.1")
+    source = Path(str(app.__file__)).read_text()
+    routes = set(re.findall(r'@app\.(?:get|post)\("(/[^"]+)"\)', source)) - {"/openapi.json"}
+    assert set(said["paths"]) == routes
+    for path, methods in said["paths"].items():
+        for method in methods:
+            assert post(pool, path, b"{", method=method.upper())[0] in (200, 400), path
+    known = said["components"]["schemas"]["Error"]["properties"]["error"]["enum"]
+    here = Path(str(app.__file__)).parent
+    used = set(re.findall(r'^    code = "([a-z_]+)"', (here / "leases.py").read_text(), re.MULTILINE)) - {"lease_error"}
+    used |= set(re.findall(r'(?:refusal|Refused)\(\d+, "([a-z_]+)"', "".join(p.read_text() for p in here.glob("*.py"))))
+    assert used <= set(known) and {"off_screen", "unknown_lease", "budget_exhausted"} <= used
+    assert set(known) == set(openapi.ERRORS)
+
+
+def test_an_action_off_the_screen_and_an_unknown_key_cost_nothing(pool: tuple[str, str]) -> None:
+    with held(pool) as lease:
+        call = {**lease, "request_id": "r"}
+        raw = json.dumps({**call, "task": TASK.to_json()}).encode()
+        request = urllib.request.Request(pool[0] + "/v1/reset", raw, {"Authorization": f"Bearer {pool[1]}"})
+        assert urllib.request.urlopen(request, timeout=10).status == 200
+        for n, (action, code, said) in enumerate(
+            [
+                ({"kind": "Click", "x": 1.01, "y": 0.5}, "off_screen", "Click.x = 1.01"),
+                ({"kind": "Drag", "x": 0, "y": 0, "x2": 0.5, "y2": -0.1}, "off_screen", "Drag.y2 = -0.1"),
+                ({"kind": "Key", "keys": ["ctrl", "flurb"]}, "unknown_key", "'flurb'"),
+            ]
+        ):
+            status, answer = post(pool, "/v1/step", {**call, "request_id": f"s{n}", "action": action})
+            assert (status, answer["error"]) == (422, code) and said in answer["message"]
+        assert post(pool, "/v1/evaluate", {**call, "request_id": "e"}) == (200, {"raw_reward": 0.0})

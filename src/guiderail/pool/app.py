@@ -78,6 +78,10 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
         code = {404: "not_found", 405: "method_not_allowed"}.get(e.status_code, "http_error")
         return answer(refusal(e.status_code, code, f"{request.method} {request.url.path}: {e.detail}"))
 
+    @app.exception_handler(Exception)
+    async def internal(request: Request, e: Exception) -> Response:
+        return answer(refusal(500, "internal", f"a fault of the server ({type(e).__name__}); its log says more"))
+
     async def call(lease: Lease, request_id: str, digest: int, act: Act) -> Response:
         return answer(await pool.call(lease, request_id, digest, act))
 

@@ -18,7 +18,7 @@ from guiderail.pool.leases import Busy, RequestReused, Unwritten
 from guiderail.pool.store import Store
 from guiderail.pool.wire import Reply
 
-KEPT_REPLIES = 8
+KEPT_REPLIES = 2  # a client asks one thing at a time; a screen has megabytes
 
 
 @dataclass

@@ -37,13 +37,13 @@ class Found:
 
 def judge(vm: Vm, pool: str, state: State, now: float) -> Found:
     """What a machine is."""
+    if vm.labels.get(LABEL_POOL) == pool and state.server_lives:
+        return Found(vm, "kept", "its server lives")  # whatever this computer's clock says
     expires = float(vm.labels.get(LABEL_EXPIRES, "inf"))
     if now > expires + SKEW_S:
         return Found(vm, "expired", f"its hard limit was {time.strftime('%F %T', time.localtime(expires))}")
     if vm.labels.get(LABEL_POOL) != pool:
         return Found(vm, "kept", "another pool's")
-    if state.server_lives:
-        return Found(vm, "kept", "its server lives")
     if vm.name in state.leased:
         return Found(vm, "kept", f"lease of {state.leased[vm.name]}; a new server would take it up")
     return Found(vm, "orphan", "no live lease and no server")

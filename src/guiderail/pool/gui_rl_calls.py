@@ -26,7 +26,7 @@ from guiderail.pool.wire import Reply, refusal, task_from_json
 from guiderail.tasks.types import TaskSpec
 
 Act = Callable[[Env], Awaitable[Reply]]
-MAX_FRAMES, MAX_FRAME_BYTES = 2000, 256 << 20
+MAX_FRAMES, MAX_FRAME_BYTES = 2000, 64 << 20
 MAX_SLEEP_S = 60.0
 WAIT_S = 1.0
 NOT_RESET = refusal(409, "not_reset", "nothing runs on this lease yet; reset it with a task_config first")

@@ -115,7 +115,7 @@ class Screens:
 
     async def _close(self) -> None:
         await self.client.close()
-        await asyncio.sleep(0)  # the transports have closed then
+        await asyncio.sleep(0.05)  # the transports have closed then
 
     async def _start(self, i: int, task: TaskSpec) -> StepResult:
         env = self.envs[i]

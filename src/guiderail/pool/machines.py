@@ -35,7 +35,10 @@ Phase = Literal["empty", "booting", "cleaning", "up", "ending"]
 
 @dataclass
 class Slot:
-    """A place for a machine. `since`: when its phase began (monotonic); `expires`: hard limit (unix, 0 = none)."""
+    """A place for a machine. `since`: when its phase began; `expires`: its hard limit, 0 = none.
+
+    Both are monotonic, so that a clock that is set does not end machines.
+    """
 
     index: int
     phase: Phase = "empty"
@@ -99,16 +102,17 @@ class Machines:
         self.background.spawn(self._retire(slot, why))
 
     def adopt(self, index: int, vm: Vm, env: Env, expires: float) -> None:
-        """Take up a machine that an earlier server made."""
+        """Take up a machine that an earlier server made; `expires`: unix seconds, 0 = none."""
         slot = self.slots[index]
-        slot.vm, slot.env, slot.expires = vm, env, expires
+        slot.vm, slot.env = vm, env
+        slot.expires = time.monotonic() + expires - time.time() if expires else 0.0
         slot.enter("up")
 
     async def ready(self, index: int) -> bool:
         """The readiness gate: whether the slot's machine answers now and has time left for another lease."""
         slot = self.slots[index]
         margin = self.config.ttl_s + self.config.call_timeout_s
-        if slot.vm is None or (slot.expires and time.time() + margin > slot.expires):
+        if slot.vm is None or (slot.expires and time.monotonic() + margin > slot.expires):
             return False
         try:
             async with asyncio.timeout(GATE_TIMEOUT_S):
@@ -173,21 +177,24 @@ class Machines:
         """One try to fill `slot`. Leaves nothing behind when it raises, as far as the provider lets us know."""
         c, p = self.config, self.provider
         name = f"{c.name}-{slot.index}-{secrets.token_hex(4)}"
+        started = time.monotonic()
         expires = time.time() + c.vm_ttl_s if c.vm_ttl_s else 0.0
-        self.names.add(name)
         self.store.vm_asked(name, p.name, c.owner, slot.index, p.price_per_hour, p.currency, expires)
+        self.names.add(name)
         try:
             async with asyncio.timeout(c.boot_timeout_s):
                 vm = await p.create(VmSpec(name, c.name, c.owner, expires))
                 self.store.vm_made(name, vm.id, vm.price_per_hour)
                 vm = await p.wait_ready(vm, c.boot_timeout_s)
                 env = await p.connect(vm)
+                self.store.vm_state(name, "clean")
         except BaseException as e:
             await self._end_name(name, f"boot failed: {type(e).__name__}: {e}")
             raise
         self.boots += 1
-        self.store.vm_state(name, "clean")
-        slot.vm, slot.env, slot.expires = vm, env, expires
+        slot.vm, slot.env, slot.expires = vm, env, started + c.vm_ttl_s if c.vm_ttl_s else 0.0
+        up, took = self.count("up") + 1, time.monotonic() - started
+        log.info("slot %d: machine %s is up after %.1f s; %d of %d are", slot.index, vm.name, took, up, c.slots)
 
     async def _rebuild(self, slot: Slot, why: str) -> None:
         await self._end(slot, why)
@@ -202,11 +209,11 @@ class Machines:
                 slot.vm = vm = await self.provider.reset(vm)
                 self.store.vm_made(vm.name, vm.id, vm.price_per_hour)
                 slot.env = await self.provider.connect(vm)
+                self.store.vm_state(vm.name, "clean")
         except Exception as e:
             log.warning("slot %d: cannot be cleaned (%s: %s); it is replaced", slot.index, type(e).__name__, e)
             slot.enter("booting")
             return await self._rebuild(slot, f"could not be cleaned: {e}")
-        self.store.vm_state(vm.name, "clean")
         slot.enter("up")
         self.on_up(slot.index)
 

@@ -108,7 +108,7 @@ class Pool(Desk):
                     "lease of %s on slot %d expired after %g s of silence", lease.holder, lease.slot, lease.ttl_s
                 )
             for lease in list(self.table.leases.values()):
-                if 0 < self.machines.slots[lease.slot].expires < time.time():
+                if 0 < self.machines.slots[lease.slot].expires < now:
                     self._quarantine(lease.slot, "its machine has come to its hard limit")
             self._reclaim(now)
             if now - self.probed >= min(self.config.probe_s, 60.0):

@@ -9,6 +9,7 @@ After a restart of this computer the same rules hold, since the machine itself i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("guiderail.pool")
 CHECK_TIMEOUT_S = 6.0
+FIRST_SWEEP_S = 30.0
 FENCED = "was fenced: the server ended and {}"
 
 
@@ -55,7 +57,9 @@ async def recover(pool: Pool) -> None:
     if listed:
         from guiderail.pool.sweeper import sweep
 
-        pool.counts["swept"] += await sweep(pool.provider, pool.config.name, pool.machines.names, store)
+        with contextlib.suppress(TimeoutError):  # the rest is found again while the pool runs
+            async with asyncio.timeout(FIRST_SWEEP_S):
+                pool.counts["swept"] += await sweep(pool.provider, pool.config.name, pool.machines.names, store)
 
 
 async def _reach(pool: Pool, vm: Vm) -> Env | None:
