@@ -1,4 +1,4 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -32,6 +32,7 @@ around it:
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
+  pool        list machines of a pool, end orphans, show costs
   ui          open MLflow on the runs
 
 Usually an engine runs the stages, and only those that need it:
@@ -200,6 +201,18 @@ def _ui(args: argparse.Namespace) -> None:
     os.execv(program, ["mlflow", "ui", *where])
 
 
+def _pool_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.pool.options import command_options
+
+    command_options(p)
+
+
+def _pool(args: argparse.Namespace) -> None:
+    from guiderail.pool import command
+
+    command.run(args)
+
+
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
@@ -212,9 +225,18 @@ EXTRA = {
         "Write manifest.json of a base model again: the hash of every file, which stages check before they load it.",
         _manifest_options,
     ),
+    "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
-RUN = {"setup": _setup, "preset": _preset, "schema": _schema, "pretrain": _pretrain, "manifest": _manifest, "ui": _ui}
+RUN = {
+    "pool": _pool,
+    "setup": _setup,
+    "preset": _preset,
+    "schema": _schema,
+    "pretrain": _pretrain,
+    "manifest": _manifest,
+    "ui": _ui,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

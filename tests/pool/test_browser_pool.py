@@ -14,6 +14,7 @@ import pytest
 from guiderail.actions.types import Click, Open
 from guiderail.envs.browser import BrowserEnv
 from guiderail.envs.types import Env, InfraError
+from guiderail.pool.config import PoolConfig
 from guiderail.pool.manager import Pool
 from guiderail.pool.providers.local_browser import LocalBrowserProvider
 from guiderail.pool.wire import Reply
@@ -42,7 +43,7 @@ async def click(env: Env) -> Reply:
 
 def test_crash_hang_and_death_of_the_browser() -> None:
     async def main() -> None:
-        pool = Pool(LocalBrowserProvider(call_timeout_s=5.0), 2, 5.0, 60.0)
+        pool = Pool(LocalBrowserProvider(call_timeout_s=5.0), PoolConfig(2, 5.0, 60.0))
         await pool.start()
         try:
             lease = await pool.allocate("t", 60, 60, "")

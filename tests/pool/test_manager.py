@@ -9,6 +9,7 @@ import pytest
 
 from guiderail.actions.types import Click, Type
 from guiderail.envs.types import Env
+from guiderail.pool.config import PoolConfig
 from guiderail.pool.leases import Busy, Draining, LeaseEnded, NoSlot, RequestReused
 from guiderail.pool.manager import Pool
 from guiderail.pool.providers.noop import NoopEnv, NoopProvider
@@ -20,7 +21,7 @@ TASK = TaskSpec("noop", "count", 1)
 
 def run(test: Callable[[Pool], Awaitable[None]], slots: int = 1, timeout: float = 0.5, ttl: float = 30.0) -> None:
     async def main() -> None:
-        pool = Pool(NoopProvider(), slots, timeout, ttl)
+        pool = Pool(NoopProvider(), PoolConfig(slots, timeout, ttl))
         await pool.start()
         try:
             await test(pool)
@@ -92,7 +93,7 @@ def test_second_call_at_a_time_is_busy() -> None:
 def test_faults_are_infra_errors_and_the_slot_is_rebuilt(text: str, status: int, cause: str) -> None:
     async def test(pool: Pool) -> None:
         lease = await pool.allocate("t", 30, 1, "")
-        broken = pool.envs[lease.slot]
+        broken = pool.machines.slots[lease.slot].env
         await pool.call(lease, "r", 0, reset)
         reply = await pool.call(lease, "a", 1, act(Type(text)))
         said = orjson.loads(reply.body)
@@ -101,7 +102,7 @@ def test_faults_are_infra_errors_and_the_slot_is_rebuilt(text: str, status: int,
             pool.lease(lease.id, lease.token)
         fresh = await pool.allocate("t", 30, 2, "")
         assert fresh.token > lease.token
-        env = pool.envs[fresh.slot]
+        env = pool.machines.slots[fresh.slot].env
         assert env is not broken and isinstance(env, NoopEnv) and env.steps == 0
         assert isinstance(broken, NoopEnv) and broken.dead
         assert pool.counts["infra_errors"] == pool.counts["rebuilds"] == 1
@@ -187,7 +188,7 @@ def test_booting_slots_block_nobody_and_failed_boots_are_tried_again() -> None:
             return NoopEnv()
 
     async def main() -> None:
-        pool = Pool(Flaky(), 2, 1.0, 30.0)
+        pool = Pool(Flaky(), PoolConfig(2, 1.0, 30.0))
         await pool.start()
         lease = await pool.allocate("a", 30, 1, "")
         await pool.call(lease, "r", 0, reset)
@@ -205,11 +206,11 @@ def test_booting_slots_block_nobody_and_failed_boots_are_tried_again() -> None:
 def test_idle_slot_that_died_is_never_lent() -> None:
     async def test(pool: Pool) -> None:
         await asyncio.sleep(0.05)
-        env = pool.envs[0]
+        env = pool.machines.slots[0].env
         assert isinstance(env, NoopEnv)
         env.dead = True
         lease = await pool.allocate("a", 30, 2, "")
-        assert pool.envs[lease.slot] is not env
+        assert pool.machines.slots[lease.slot].env is not env
 
     run(test)
 

@@ -32,6 +32,7 @@ actions = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(actions)
 def test_every_action_comes_back(action: a.Action) -> None:
     assert action_from_json(action_to_json(action)) == action
@@ -70,13 +71,14 @@ def test_bad_actions_are_named(data: object, said: str) -> None:
     assert said in str(e.value)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.recursive(st.none() | st.booleans() | number | text, lambda x: st.lists(x) | st.dictionaries(text, x)))
 def test_any_json_is_an_action_or_a_value_error(data: object) -> None:
     with pytest.raises(ValueError):
         action_from_json(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), text, st.booleans(), number, st.dictionaries(text, st.integers(-5, 5), max_size=3))
 def test_results_come_back(png: bytes, instruction: str, done: bool, reward: float, info: dict[str, int]) -> None:
     seen = Observation(hashlib.sha256(png).hexdigest(), 160, 210, instruction, 3, png)
@@ -85,6 +87,7 @@ def test_results_come_back(png: bytes, instruction: str, done: bool, reward: flo
     assert back.observation.png == png
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_damaged_results_are_value_errors(raw: bytes) -> None:
     with pytest.raises(ValueError):

@@ -31,7 +31,7 @@ CLICK = Click(0.5, 0.5)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[tuple[str, str]]:
-    with env_pool(Env(slots=2, call_timeout_s=0.6, lease_ttl_s=1.0), provider="noop") as address:
+    with env_pool(Env(slots=2, call_timeout_s=0.6, lease_ttl_s=2.0), provider="noop") as address:
         yield address
 
 
@@ -195,7 +195,7 @@ def test_heartbeats_keep_a_lease_while_the_loop_is_blocked(pool: tuple[str, str]
     async def test(client: PoolClient) -> None:
         async with client.env("t") as env:
             await env.reset(TASK)
-            time.sleep(2.0)  # ttl is 1 s; this blocks the event loop as training does
+            time.sleep(3.5)  # ttl is 2 s; this blocks the event loop as training does
             assert (await env.step(CLICK)).raw_reward == 1.0
 
     with_client(pool, test)
@@ -258,13 +258,13 @@ asyncio.run(main())
 """
     child = subprocess.Popen([sys.executable, "-c", code, *pool], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "have\n"
-    time.sleep(1.6)  # longer than the ttl: heartbeats hold it
+    time.sleep(3.0)  # longer than the ttl: heartbeats hold it
     assert [x["holder"] for x in post(pool, "/v1/status", {}, method="GET")[1]["leases"]] == ["doomed"]
     child.send_signal(signal.SIGKILL)
     child.wait(5)
     start = time.monotonic()
     while post(pool, "/v1/status", {}, method="GET")[1]["leases"]:
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
         time.sleep(0.05)
     assert post(pool, "/v1/status", {}, method="GET")[1]["slots"]["idle"] == 2
 
@@ -368,3 +368,43 @@ def test_a_command_that_cannot_work_is_told_and_ends_with_2(capsys, argv, words)
     with pytest.raises(SystemExit) as e:
         parse(argv)
     assert e.value.code == 2 and capsys.readouterr().err.splitlines()[-1].endswith(words)
+
+
+def test_the_openapi_document_lists_what_is_there(pool: tuple[str, str]) -> None:
+    import re
+    from pathlib import Path
+
+    from guiderail.pool import app, openapi
+
+    status, said = post(pool, "/openapi.json", {}, "", "GET")
+    assert status == 200 and said["openapi"].startswith("3.1")
+    source = Path(str(app.__file__)).read_text()
+    routes = set(re.findall(r'@app\.(?:get|post)\("(/[^"]+)"\)', source)) - {"/openapi.json"}
+    assert set(said["paths"]) == routes
+    for path, methods in said["paths"].items():
+        for method in methods:
+            assert post(pool, path, b"{", method=method.upper())[0] in (200, 400), path
+    known = said["components"]["schemas"]["Error"]["properties"]["error"]["enum"]
+    here = Path(str(app.__file__)).parent
+    used = set(re.findall(r'^    code = "([a-z_]+)"', (here / "leases.py").read_text(), re.MULTILINE)) - {"lease_error"}
+    used |= set(re.findall(r'(?:refusal|Refused)\(\d+, "([a-z_]+)"', "".join(p.read_text() for p in here.glob("*.py"))))
+    assert used <= set(known) and {"off_screen", "unknown_lease", "budget_exhausted"} <= used
+    assert set(known) == set(openapi.ERRORS)
+
+
+def test_an_action_off_the_screen_and_an_unknown_key_cost_nothing(pool: tuple[str, str]) -> None:
+    with held(pool) as lease:
+        call = {**lease, "request_id": "r"}
+        raw = json.dumps({**call, "task": TASK.to_json()}).encode()
+        request = urllib.request.Request(pool[0] + "/v1/reset", raw, {"Authorization": f"Bearer {pool[1]}"})
+        assert urllib.request.urlopen(request, timeout=10).status == 200
+        for n, (action, code, said) in enumerate(
+            [
+                ({"kind": "Click", "x": 1.01, "y": 0.5}, "off_screen", "Click.x = 1.01"),
+                ({"kind": "Drag", "x": 0, "y": 0, "x2": 0.5, "y2": -0.1}, "off_screen", "Drag.y2 = -0.1"),
+                ({"kind": "Key", "keys": ["ctrl", "flurb"]}, "unknown_key", "'flurb'"),
+            ]
+        ):
+            status, answer = post(pool, "/v1/step", {**call, "request_id": f"s{n}", "action": action})
+            assert (status, answer["error"]) == (422, code) and said in answer["message"]
+        assert post(pool, "/v1/evaluate", {**call, "request_id": "e"}) == (200, {"raw_reward": 0.0})

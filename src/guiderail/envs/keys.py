@@ -66,6 +66,12 @@ PUNCTUATION = {
 }
 
 
+class UnknownKey(ValueError):
+    """A key name that no keyboard has. `code` is its class on the pool's wire."""
+
+    code = "unknown_key"
+
+
 def _character(char: str) -> tuple[str, str, int, str, bool]:
     """(key, code, virtual key code, text, shifted) of a character; code "" and 0 when no key of a US layout has it."""
     if char == " ":
@@ -104,7 +110,7 @@ def type_events(text: str) -> list[Json]:
 
 
 def chord_events(keys: tuple[str, ...]) -> list[Json]:
-    """Parameters for all `keys` down in order, then up in reverse. Raises ValueError: empty chord, unknown name."""
+    """Parameters for all `keys` down in order, then up in reverse. Raises ValueError (empty chord), UnknownKey."""
     if not keys:
         raise ValueError("a key chord needs at least one key")
     down, up = [], []
@@ -118,7 +124,7 @@ def chord_events(keys: tuple[str, ...]) -> list[Json]:
             key, code, vk, text, _ = _character(name)
         else:
             known = ", ".join(sorted(NAMED))
-            raise ValueError(f"unknown key {name!r}: use a single character or one of {known}")
+            raise UnknownKey(f"unknown key {name!r}: use a single character or one of {known}")
         modifiers |= MODIFIERS.get(key, 0)
         down.append(_press(key, code, vk, "" if modifiers & ~MODIFIERS["Shift"] else text, modifiers))
         up.append((key, code, vk))

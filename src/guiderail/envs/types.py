@@ -7,7 +7,7 @@ an infrastructure or judge fault can never be mistaken for a failure of the agen
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from guiderail.actions.types import Action
 from guiderail.errors import Explained
@@ -93,4 +93,13 @@ class Env(Protocol):
 
     async def close(self) -> None:
         """Give everything back; idempotent."""
+        ...
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """An `Env` whose screen changes by itself, so that it can be looked at without an action."""
+
+    async def observe(self) -> StepResult:
+        """The screen now; the step count stays."""
         ...

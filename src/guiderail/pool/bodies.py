@@ -6,19 +6,21 @@ status, class and sentence to answer. Values inside `task` and `action` are chec
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from guiderail.actions.types import Action
 from guiderail.pool.wire import MAX_BODY
 
 MAX_WAIT_S = 60.0
 
 
-class Refused(Exception):
-    """A request that is answered with an error: HTTP status, class and sentence."""
+class Refused(ValueError):
+    """A request that is answered with an error: HTTP status, class and sentence. Nothing was done."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -74,19 +76,53 @@ class Step(Call):
 T = TypeVar("T", bound=Body)
 
 
-async def read(request: Request, model: type[T]) -> tuple[T, int]:
-    """Read and check a body; returns it and a digest of path and bytes. Raises Refused."""
+def digest(path: str, raw: bytes) -> int:
+    """64 bits that tell one request from another, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(path.encode() + b"\0" + raw, digest_size=8).digest(), "big", signed=True)
+
+
+async def read_raw(request: Request) -> bytes:
+    """The bytes of a body. Raises Refused (413)."""
     raw = b""
     async for part in request.stream():
         raw += part
         if len(raw) > MAX_BODY:
             raise Refused(413, "too_large", f"a request body may have {MAX_BODY} bytes")
+    return raw
+
+
+def parsed(raw: bytes) -> Any:
+    """JSON. Raises Refused (400)."""
     try:
-        data = orjson.loads(raw)
+        return orjson.loads(raw)
     except orjson.JSONDecodeError as e:
         raise Refused(400, "bad_json", f"the body is not JSON: {e}") from None
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """A body that is an object. Raises Refused."""
+    data = parsed(await read_raw(request))
+    if not isinstance(data, dict):
+        raise Refused(400, "bad_json", f"the body must be a JSON object, not {type(data).__name__}")
+    return data
+
+
+async def read(request: Request, model: type[T]) -> tuple[T, int]:
+    """Read and check a body; returns it and a digest of path and bytes. Raises Refused."""
+    raw = await read_raw(request)
+    data = parsed(raw)
     try:
-        return model.model_validate(data), hash((request.url.path, raw))
+        return model.model_validate(data), digest(request.url.path, raw)
     except ValidationError as e:
         said = "; ".join(f"{'.'.join(map(str, x['loc'])) or 'body'}: {x['msg']}" for x in e.errors()[:5])
         raise Refused(422, "bad_request", said) from None
+
+
+def on_screen(action: Action) -> Action:
+    """The action, if its points are on the screen. Raises Refused: a model's odd number is its codec's business."""
+    for name in ("x", "y", "x2", "y2"):
+        value = getattr(action, name, 0.0)
+        if not 0.0 <= value <= 1.0:
+            kind = type(action).__name__
+            raise Refused(422, "off_screen", f"{kind}.{name} = {value:g} is off the screen: points go from 0 to 1")
+    return action

@@ -223,7 +223,7 @@ def _raise(status: int, body: bytes) -> None:
         raise InfraError(message, "lease_lost")
     if code == "no_slot":
         raise NoSlotError(message)
-    if code == "bad_request":
+    if status == 422:
         raise ValueError(message)
     if status >= 500:
         raise InfraError(f"{code}: {message}")

@@ -6,13 +6,15 @@ running. The token of our own pool is made fresh and handed over by the environm
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from guiderail.params import Env
 from guiderail.pool.wire import TOKEN_ENV
@@ -21,11 +23,19 @@ from guiderail.services import ServiceError, service, tail
 
 @contextmanager
 def env_pool(
-    env: Env, attach_url: str | None = None, *, provider: str | None = None, log: Path | None = None
+    env: Env,
+    attach_url: str | None = None,
+    *,
+    provider: str | None = None,
+    log: Path | None = None,
+    owner: str = "",
+    costs: Callable[[dict[str, Any]], None] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield (url, token). With `attach_url` nothing is started and the token is read from GUIDERAIL_POOL_TOKEN.
 
-    `provider` overrides `env.provider` (tests). Raises ServiceError when the pool does not start or has no token.
+    `provider` overrides `env.provider` (tests); `owner`: the run that pays; `costs` gets the ledger's totals of our own
+    pool at the end of the block (those of an attached one are others' too).
+    Raises ServiceError when the pool does not start or has no token.
     """
     if attach_url:
         token = os.environ.get(TOKEN_ENV, "")
@@ -37,6 +47,7 @@ def env_pool(
     cmd = [sys.executable, "-m", "guiderail.pool.server", "--port", "{port}"]
     cmd += ["--provider", provider or env.provider, "--slots", str(env.slots), "--step-ms", str(env.step_ms)]
     cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
+    cmd += ["--gui-rl", "off", "--owner", owner]
     cmd += ["--browser", env.browser] if env.browser else []
     ready = "http://127.0.0.1:{port}/healthz"
     for last in (False, False, True):
@@ -49,18 +60,23 @@ def env_pool(
                 if last or "address already in use" not in str(e):
                     raise
                 continue
-            if _is_ours(s.url, token):
-                yield s.url, token
+            if _get(f"{s.url}/v1/status", token) is not None:  # else another server took the port before ours did
+                try:
+                    yield s.url, token
+                finally:
+                    if costs is not None and (totals := _get(f"{s.url}/v1/costs", token)) is not None:
+                        costs(totals)
                 return
             if last:
                 raise ServiceError(f"what answers at {s.url} is not our env pool; end of its log:\n{tail(s.log)}")
 
 
-def _is_ours(url: str, token: str) -> bool:
-    """Whether the server at `url` knows our token (else another one took the port before ours did)."""
-    request = urllib.request.Request(f"{url}/v1/status", headers={"Authorization": f"Bearer {token}"})
+def _get(url: str, token: str) -> dict[str, Any] | None:
+    """A JSON answer, None when there is none or our token is not known there."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
         with urllib.request.urlopen(request, timeout=10.0) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
+            data: dict[str, Any] = json.loads(reply.read())
+            return data
+    except (OSError, ValueError):
+        return None

@@ -1,226 +1,55 @@
-"""The env pool server: `python -m guiderail.pool.server`. FastAPI + uvicorn around `Pool`.
+"""The env pool server: `python -m guiderail.pool.server`. uvicorn around the app of `pool.app`.
 
-Routes: JSON in; JSON out, or for reset and step a binary result (wire.py). All are POST and need the header
-`Authorization: Bearer TOKEN` unless said otherwise:
-
-    /v1/allocate  {holder, ttl_s, wait_s, request_id}      -> {lease, token, slot, ttl_s, call_timeout_s}
-    /v1/heartbeat {leases: [{lease, token}, ...]}          -> {alive: [lease, ...], lost: {lease: error class}}
-    /v1/reset     {lease, token, request_id, task}         -> result
-    /v1/step      {lease, token, request_id, action}       -> result
-    /v1/evaluate  {lease, token, request_id}               -> {raw_reward}
-    /v1/oracle    {lease, token, request_id}               -> {elements}
-    /v1/close     {lease, token}                           -> {}
-    GET /v1/status -> counts        GET /healthz (no token) -> {"ok": true}
-
-Guarantees: an error is always {"error": class, "message": sentence} with a fitting status (400 bad_json,
-401 unauthorized, 404 unknown_lease or not_found, 405, 409 lease_ended | stale_token | busy | request_reused |
-not_reset | episode_over, 413 too_large, 422 bad_request, 502 or 504 infra_error with `cause`, 503 no_slot | draining),
-and only infra_error costs a lease. Binds 127.0.0.1; the token comes from the environment, is never printed, and is
-compared in constant time. SIGTERM drains: no new leases, running calls end, environments and browser are closed.
+Guarantees: binds 127.0.0.1 unless told otherwise; the token comes from the environment, is never printed, and is
+compared in constant time. SIGTERM drains: no new leases, who waits is told, holders have `--drain` seconds to close,
+running calls end, then machines are ended (`--keep` leaves them and their leases to the next server on the same
+`--state`). A second SIGTERM cuts the wait short.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hmac
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import orjson
 import uvicorn
-from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from guiderail.actions.wire import action_from_json
-from guiderail.envs.types import Env, StepResult
-from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, read
-from guiderail.pool.leases import Lease, LeaseError
+from guiderail.errors import Explained
+from guiderail.pool.app import build_app
+from guiderail.pool.config import PoolConfig
+from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
-from guiderail.pool.providers import NAMES, make_provider
-from guiderail.pool.wire import RESULT_TYPE, TOKEN_ENV, Reply, encode_result, refusal, task_from_json
-
-Act = Callable[[Env], Awaitable[Reply]]
-NOT_RESET = refusal(409, "not_reset", "nothing runs on this lease yet; call /v1/reset with a task first")
-
-
-class Gate:
-    """ASGI layer: the token on every route but /healthz."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 here, or hand on."""
-        if scope["type"] == "http" and scope["path"] != "/healthz":
-            given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-            if not hmac.compare_digest(given, self.expected):
-                message = f"send the pool's token as 'Authorization: Bearer ...' (environment variable {TOKEN_ENV})"
-                await answer(refusal(401, "unauthorized", message))(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-def answer(reply: Reply) -> Response:
-    """A Reply as an HTTP response."""
-    return Response(reply.body, reply.status, media_type=reply.type)
-
-
-def ok(data: dict[str, Any]) -> Reply:
-    """A 200 JSON reply."""
-    return Reply(200, orjson.dumps(data))
-
-
-def build_app(pool: Pool, token: str) -> FastAPI:
-    """The HTTP face of `pool`. Starting the app starts the pool, stopping it stops the pool."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await pool.start()
-        yield
-        await pool.stop()
-
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, token=token)
-
-    @app.exception_handler(Refused)
-    async def refused(request: Request, e: Refused) -> Response:
-        return answer(refusal(e.status, e.code, str(e)))
-
-    @app.exception_handler(LeaseError)
-    async def lease_error(request: Request, e: LeaseError) -> Response:
-        return answer(refusal(e.status, e.code, str(e)))
-
-    @app.exception_handler(HTTPException)
-    async def no_route(request: Request, e: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(e.status_code, "http_error")
-        return answer(refusal(e.status_code, code, f"{request.method} {request.url.path}: {e.detail}"))
-
-    async def call(lease: Lease, request_id: str, digest: int, act: Act) -> Response:
-        return answer(await pool.call(lease, request_id, digest, act))
-
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        return answer(ok({"ok": True}))
-
-    @app.get("/v1/status")
-    async def status() -> Response:
-        return answer(ok(pool.status()))
-
-    @app.post("/v1/allocate")
-    async def allocate(request: Request) -> Response:
-        body, _ = await read(request, Allocate)
-        lease = await pool.allocate(body.holder, body.ttl_s or pool.ttl_s, body.wait_s, body.request_id)
-        told = {"lease": lease.id, "token": lease.token, "slot": lease.slot, "ttl_s": lease.ttl_s}
-        return answer(ok({**told, "call_timeout_s": pool.call_timeout_s}))
-
-    @app.post("/v1/heartbeat")
-    async def heartbeat(request: Request) -> Response:
-        body, _ = await read(request, Heartbeat)
-        alive: list[str] = []
-        lost: dict[str, str] = {}
-        for ref in body.leases:
-            try:
-                alive.append(pool.lease(ref.lease, ref.token).id)
-            except LeaseError as e:
-                lost[ref.lease] = e.code
-        return answer(ok({"alive": alive, "lost": lost}))
-
-    @app.post("/v1/reset")
-    async def reset(request: Request) -> Response:
-        body, digest = await read(request, Reset)
-        lease = pool.lease(body.lease, body.token)
-        calls, task = pool.calls_of(lease), checked(task_from_json, body.task)
-
-        async def act(env: Env) -> Reply:
-            calls.started = False
-            result = await env.reset(task)
-            pool.counts["resets"] += 1
-            calls.started, calls.over = True, result.done
-            return as_reply(result)
-
-        return await call(lease, body.request_id, digest, act)
-
-    @app.post("/v1/step")
-    async def step(request: Request) -> Response:
-        body, digest = await read(request, Step)
-        lease = pool.lease(body.lease, body.token)
-        calls, action = pool.calls_of(lease), checked(action_from_json, body.action)
-
-        async def act(env: Env) -> Reply:
-            if not calls.started:
-                return NOT_RESET
-            if calls.over:
-                return refusal(409, "episode_over", "the environment has ended this episode; reset it")
-            result = await env.step(action)
-            pool.counts["steps"] += 1
-            calls.over = result.done
-            return as_reply(result)
-
-        return await call(lease, body.request_id, digest, act)
-
-    @app.post("/v1/evaluate")
-    async def evaluate(request: Request) -> Response:
-        body, digest = await read(request, Call)
-        lease = pool.lease(body.lease, body.token)
-
-        async def act(env: Env) -> Reply:
-            if not pool.calls_of(lease).started:
-                return NOT_RESET
-            return ok({"raw_reward": await env.evaluate()})
-
-        return await call(lease, body.request_id, digest, act)
-
-    @app.post("/v1/oracle")
-    async def oracle(request: Request) -> Response:
-        body, digest = await read(request, Call)
-        lease = pool.lease(body.lease, body.token)
-
-        async def act(env: Env) -> Reply:
-            if not pool.calls_of(lease).started:
-                return NOT_RESET
-            return ok({"elements": await env.oracle()})
-
-        return await call(lease, body.request_id, digest, act)
-
-    @app.post("/v1/close")
-    async def close(request: Request) -> Response:
-        body, _ = await read(request, Ref)
-        await pool.close(pool.lease(body.lease, body.token))
-        return answer(ok({}))
-
-    return app
-
-
-def checked(codec: Callable[[dict[str, Any]], Any], data: dict[str, Any]) -> Any:
-    """`codec(data)`, its ValueError as a 422."""
-    try:
-        return codec(data)
-    except ValueError as e:
-        raise Refused(422, "bad_request", str(e)) from None
-
-
-def as_reply(result: StepResult) -> Reply:
-    """A result as a binary reply."""
-    return Reply(200, encode_result(result), RESULT_TYPE)
+from guiderail.pool.options import add_machine_options, pool_name, provider_of
+from guiderail.pool.store import MEMORY, Store
+from guiderail.pool.wire import TOKEN_ENV
 
 
 class Server(uvicorn.Server):
-    """uvicorn that drains the pool first, so that nobody keeps waiting for a slot during shutdown."""
+    """uvicorn that drains the pool first, so that nobody keeps waiting for a machine during shutdown."""
 
-    def __init__(self, config: uvicorn.Config, pool: Pool) -> None:
+    def __init__(self, config: uvicorn.Config, pool: Pool, drain_s: float) -> None:
         super().__init__(config)
-        self.pool = pool
+        self.pool, self.drain_s = pool, drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain and shut down; uvicorn's own second-signal rule stays."""
+        """First signal: drain, then shut down; uvicorn's own second-signal rule stays."""
+        if self.pool.draining or not self.drain_s or not self.pool.table.leases:
+            self.pool.drain()
+            super().handle_exit(sig, frame)
+            return
         self.pool.drain()
+        self.waiting = asyncio.get_running_loop().create_task(self._when_closed(sig, frame))
+
+    async def _when_closed(self, sig: int, frame: FrameType | None) -> None:
+        end = time.monotonic() + self.drain_s
+        while self.pool.table.leases and time.monotonic() < end:
+            await asyncio.sleep(0.1)
         super().handle_exit(sig, frame)
 
 
@@ -248,8 +77,38 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--port", type=_number(int, 0, 65535), default=18080, help="port to bind; 0 = any free one, printed in the log"
     )
     p.add_argument("--token-env", default=TOKEN_ENV, help="environment variable that holds the token (required)")
-    p.add_argument("--provider", choices=NAMES, default="local_browser")
-    p.add_argument("--slots", type=_number(int, 1, 1024), default=16, help="environments kept ready")
+    add_machine_options(p)
+    p.add_argument("--slots", type=_number(int, 1, 1024), default=16, help="machines at most")
+    p.add_argument("--prewarm", type=_number(int, 0, 1024), default=None, help="machines kept ready (default: all)")
+    p.add_argument("--max-boots", type=_number(int, 1, 1024), default=8, help="machines that boot at a time")
+    p.add_argument(
+        "--boot-timeout", type=_number(float, 0.001, 86_400), default=300.0, help="seconds until a boot has failed"
+    )
+    p.add_argument(
+        "--idle-ttl",
+        type=_number(float, 0, 1e9),
+        default=600.0,
+        help="seconds an idle machine beyond --prewarm is kept",
+    )
+    p.add_argument(
+        "--vm-ttl",
+        type=_number(float, 0, 1e9),
+        default=21600.0,
+        help="hard limit of a machine's life in seconds, 0 = none",
+    )
+    p.add_argument(
+        "--probe", type=_number(float, 0.001, 86_400), default=5.0, help="seconds between looks at idle machines"
+    )
+    p.add_argument(
+        "--sweep", type=_number(float, 0.001, 86_400), default=60.0, help="seconds between looks for orphans"
+    )
+    p.add_argument(
+        "--budget",
+        type=_number(float, 0, 1e12),
+        default=0.0,
+        help="stop making machines when so much is spent, 0 = never",
+    )
+    p.add_argument("--owner", default="", help="the run that pays, for the ledger")
     p.add_argument("--browser", default="", help="path of a Chromium; empty = find one")
     p.add_argument(
         "--browsers",
@@ -269,7 +128,54 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         default=60.0,
         help="seconds a lease lives without a sign of its holder",
     )
+    p.add_argument(
+        "--boot-s",
+        type=_number(float, 0, 86_400),
+        default=0.0,
+        help="providers noop and process: seconds a machine boots",
+    )
+    p.add_argument(
+        "--gui-rl",
+        choices=("off", "token", "open"),
+        default="token",
+        help="gui-rl's routes: need the token in the URL (http://any:TOKEN@host:port or .../t/TOKEN); open: no token, "
+        "on a loopback address only",
+    )
+    p.add_argument(
+        "--gui-rl-ttl",
+        type=_number(float, 0, 86_400),
+        default=600.0,
+        help="seconds a lease of gui-rl's routes lives untouched",
+    )
+    p.add_argument(
+        "--gui-rl-wait", type=_number(float, 0, 86_400), default=60.0, help="seconds its /allocate waits for a machine"
+    )
+    p.add_argument("--recordings", default=".", metavar="DIR", help="recordings may be written below this folder")
+    p.add_argument(
+        "--drain", type=_number(float, 0, 86_400), default=0.0, help="seconds that holders have to close after SIGTERM"
+    )
+    p.add_argument("--keep", action="store_true", help="at the end leave machines and leases to the next server")
     return p.parse_args(argv)
+
+
+def config_of(a: argparse.Namespace, durable: bool) -> PoolConfig:
+    """The pool's numbers as the options say. Raises ValueError."""
+    return PoolConfig(
+        a.slots,
+        a.call_timeout,
+        a.ttl,
+        pool_name(a.name, a.state),
+        a.owner,
+        a.prewarm,
+        a.max_boots,
+        a.boot_timeout,
+        a.idle_ttl,
+        a.vm_ttl if durable else 0.0,
+        a.probe,
+        a.sweep,
+        a.budget,
+        a.keep,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -280,17 +186,19 @@ def main(argv: list[str] | None = None) -> int:
     if len(token) < 16:
         print(f"error: set {a.token_env} to a secret of at least 16 characters; clients send it back", file=sys.stderr)
         return 2
-    provider = make_provider(
-        a.provider,
-        slots=a.slots,
-        browser=a.browser,
-        browsers=a.browsers,
-        step_ms=a.step_ms,
-        call_timeout_s=a.call_timeout,
-    )
-    pool = Pool(provider, a.slots, a.call_timeout, a.ttl)
+    loopback = a.host == "localhost" or (a.host.replace(".", "").isdigit() and a.host.startswith("127."))
+    if a.gui_rl == "open" and not (loopback or a.host == "::1"):
+        print(f"error: --gui-rl open would lend machines to anybody who reaches {a.host}; use token", file=sys.stderr)
+        return 2
+    face = None if a.gui_rl == "off" else GuiRl(a.gui_rl_ttl, a.gui_rl_wait, Path(a.recordings))
+    try:
+        provider = provider_of(a)
+        pool = Pool(provider, config_of(a, provider.durable), Store(a.state or MEMORY))
+    except (Explained, ValueError) as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
     config = uvicorn.Config(
-        build_app(pool, token),
+        build_app(pool, token, face, a.gui_rl == "open"),
         host=a.host,
         port=a.port,
         log_level="info",
@@ -298,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
         timeout_graceful_shutdown=int(a.call_timeout) + 1,
         ws="none",
     )
-    server = Server(config, pool)
+    server = Server(config, pool, a.drain)
     asyncio.run(server.serve())
     return 0 if server.started else 3
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from guiderail.params import Params
 from guiderail.tracking import Tracker
@@ -99,6 +99,7 @@ class StageContext:
     tracker: Tracker
     env_pool_url: str | None = None
     options: dict[str, str] = field(default_factory=dict)
+    bill: dict[str, float] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -109,6 +110,12 @@ class StageContext:
     def label(self) -> str:
         """Stage and axes in one word, e.g. `rl@grpo-0`."""
         return self.stage + ("@" + "-".join(self.axes.values()) if self.axes else "")
+
+    def pool_costs(self, totals: Mapping[str, Any]) -> None:
+        """Add a pool's bill to the run's costs (for `env_pool(..., costs=ctx.pool_costs)`)."""
+        for name in ("machines", "failed_boots", "hours", "cost"):
+            self.bill[name] = self.bill.get(name, 0.0) + float(totals[name])
+        self.tracker.log_cost({f"pool.{k}": v for k, v in self.bill.items()})
 
     def progress(self, total: int, label: str | None = None, start: int = 0) -> AbstractContextManager[Progress]:
         """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`."""

@@ -51,7 +51,10 @@ def run(ctx: StageContext) -> None:
     manifest = splits.load_manifest(paths.tasks_json())
     p, env = ctx.params.demos, ctx.params.env
     names: list[str] = list(manifest["train_templates"])
-    with env_pool(env, ctx.env_pool_url) as (url, token), ctx.progress(len(names), "templates") as bar:
+    with (
+        env_pool(env, ctx.env_pool_url, owner=ctx.label, costs=ctx.pool_costs) as (url, token),
+        ctx.progress(len(names), "templates") as bar,
+    ):
         demos, missed = asyncio.run(
             record(url, token, manifest, p.per_template, p.point_grid, env.slots, env.max_infra_retries, bar.update)
         )

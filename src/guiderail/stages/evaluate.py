@@ -87,7 +87,8 @@ class Player:
             self.bar.update(done - shown, checkpoint=self.subject.name)
             shown = done
 
-        with env_pool(params.env, self.ctx.env_pool_url) as (url, token):
+        who, bill = self.ctx.label, self.ctx.pool_costs
+        with env_pool(params.env, self.ctx.env_pool_url, owner=who, costs=bill) as (url, token):
             episodes, _ = collect(
                 HfEngine(policy, frames),
                 (url, token),

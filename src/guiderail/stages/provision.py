@@ -35,7 +35,10 @@ def run(ctx: StageContext) -> None:
     env = ctx.params.env
     found: dict[str, dict[str, Any]] = {}
     if tasks:
-        with env_pool(env, ctx.env_pool_url) as (url, token), ctx.progress(len(tasks), "self-tests") as bar:
+        with (
+            env_pool(env, ctx.env_pool_url, owner=ctx.label, costs=ctx.pool_costs) as (url, token),
+            ctx.progress(len(tasks), "self-tests") as bar,
+        ):
             results = asyncio.run(
                 run_selftests(url, token, tasks, env.slots, env.max_infra_retries, lambda _: bar.update(1))
             )

@@ -37,7 +37,9 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
     opened = open_start(start, p.model, rl, ctx.seed, ctx.work)
     reference = load_reference(start, p.model) if rl.kl_coef > 0 else None
 
-    with env_pool(p.env, ctx.env_pool_url, log=ctx.work / "env-pool.log") as pool, ctx.progress(rl.iterations) as bar:
+    log, bill = ctx.work / "env-pool.log", ctx.pool_costs
+    opened_pool = env_pool(p.env, ctx.env_pool_url, log=log, owner=ctx.label, costs=bill)
+    with opened_pool as pool, ctx.progress(rl.iterations) as bar:
         totals = loop.train(
             opened.policy,
             opened.learner,

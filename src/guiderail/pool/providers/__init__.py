@@ -1,12 +1,13 @@
-"""Where environments come from: one module per provider, found by name."""
+"""Where machines come from: one module per provider, found by name."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from guiderail.pool.providers.base import Provider
 
-NAMES = ("local_browser", "noop")
+NAMES = ("local_browser", "noop", "process")
 PAGES_PER_BROWSER = 8  # 16 pages: 85 steps per CPU second with one browser, 104 with two (pages of one draw in turn)
 
 
@@ -16,9 +17,20 @@ def browsers_for(slots: int, cores: int) -> int:
 
 
 def make_provider(
-    name: str, *, slots: int, browser: str = "", browsers: int = 0, step_ms: int = 300, call_timeout_s: float = 20.0
+    name: str,
+    *,
+    slots: int,
+    browser: str = "",
+    browsers: int = 0,
+    step_ms: int = 300,
+    call_timeout_s: float = 20.0,
+    root: str = "",
+    boot_s: float = 0.0,
 ) -> Provider:
-    """The provider called `name` for `slots` environments; imports only that one. Raises ValueError."""
+    """The provider called `name` for `slots` machines; imports only that one. Raises ValueError.
+
+    `root` (process): folder that stands for the cloud; `boot_s` (noop, process): how long a machine boots.
+    """
     if name == "local_browser":
         from guiderail.pool.providers.local_browser import LocalBrowserProvider
 
@@ -27,5 +39,11 @@ def make_provider(
     if name == "noop":
         from guiderail.pool.providers.noop import NoopProvider
 
-        return NoopProvider()
+        return NoopProvider(boot_s)
+    if name == "process":
+        from guiderail.pool.providers.process import ProcessProvider
+
+        if not root:
+            raise ValueError("provider process needs a folder that stands for its cloud (--vm-root)")
+        return ProcessProvider(Path(root), boot_s=boot_s)
     raise ValueError(f"unknown provider {name!r}; known: {', '.join(NAMES)}")

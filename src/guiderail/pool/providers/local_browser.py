@@ -1,7 +1,7 @@
 """MiniWoB++ pages in headless Chromium on this machine, started inside the server's event loop.
 
 Guarantees: at most `browsers` Chromium processes at a time, pages spread evenly over them; a browser that has died is
-noticed (`healthy` is False for its pages) and replaced when the next page is asked for; `stop` leaves no process.
+noticed (its pages are not `ready`) and replaced when the next page is asked for; `stop` leaves no process.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from weakref import WeakKeyDictionary
 
 from guiderail.envs.browser import Browser, BrowserEnv
 from guiderail.envs.types import Env
+from guiderail.pool.providers.local import LocalProvider
 
 log = logging.getLogger("guiderail.pool.local_browser")
 OWN_LIMIT = 0.9  # a page gives up a little before the pool does, since it can say why
 
 
-class LocalBrowserProvider:
+class LocalBrowserProvider(LocalProvider):
     """Pages of `browsers` Chromium processes; the pages of one browser draw in turn."""
 
+    name = "local_browser"
+
     def __init__(self, path: str = "", *, step_ms: int = 300, call_timeout_s: float = 20.0, browsers: int = 1) -> None:
+        super().__init__()
         if browsers < 1:
             raise ValueError(f"browsers = {browsers}: at least one is needed")
         self.path, self.step_ms, self.call_timeout_s = path or None, step_ms, call_timeout_s * OWN_LIMIT
@@ -64,6 +68,7 @@ class LocalBrowserProvider:
         return isinstance(env, BrowserEnv) and env in self.home and self.home[env].alive
 
     async def stop(self) -> None:
-        """End all browsers. Idempotent."""
+        """End all pages and browsers. Idempotent."""
+        await super().stop()
         browsers, self.browsers = self.browsers, [None] * len(self.browsers)
         await asyncio.gather(*(b.close() for b in browsers if b is not None))

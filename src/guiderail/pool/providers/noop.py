@@ -12,8 +12,10 @@ import struct
 import zlib
 from typing import Any
 
-from guiderail.actions.types import Action, Finish, Type
+from guiderail.actions.types import Action, Finish, Key, Type
+from guiderail.envs.keys import chord_events
 from guiderail.envs.types import Env, InfraError, Observation, StepResult
+from guiderail.pool.providers.local import LocalProvider
 from guiderail.tasks.types import TaskSpec
 
 WIDTH, HEIGHT = 8, 8
@@ -55,6 +57,10 @@ class NoopEnv:
 
     async def step(self, action: Action) -> StepResult:
         """Count the step, or misbehave as asked."""
+        if self.dead:
+            raise InfraError("the page is gone")
+        if isinstance(action, Key):
+            chord_events(action.keys)  # an unknown key is refused before anything is done
         self.steps += 1
         match action:
             case Type(text="!crash"):
@@ -83,14 +89,14 @@ class NoopEnv:
         self.dead = True
 
 
-class NoopProvider:
+class NoopProvider(LocalProvider):
     """Makes `NoopEnv`s; `boot_s` seconds each."""
 
-    def __init__(self, boot_s: float = 0.0) -> None:
-        self.boot_s = boot_s
+    name = "noop"
 
-    async def start(self) -> None:
-        """Nothing is shared."""
+    def __init__(self, boot_s: float = 0.0) -> None:
+        super().__init__()
+        self.boot_s = boot_s
 
     async def new_env(self) -> Env:
         """A fresh counter."""
@@ -100,6 +106,3 @@ class NoopProvider:
     def healthy(self, env: Env) -> bool:
         """False once it crashed."""
         return isinstance(env, NoopEnv) and not env.dead
-
-    async def stop(self) -> None:
-        """Nothing is shared."""

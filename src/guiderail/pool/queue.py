@@ -1,0 +1,87 @@
+"""Who waits for a machine, first come first served.
+
+Guarantees: a request id stands in the queue once, however often it is asked for, and gets one lease; an asker whose
+time is over leaves nothing behind unless another asks for the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass
+
+from guiderail.pool.leases import Lease, LeaseError
+
+
+@dataclass
+class Waiter:
+    """One request for a machine; `askers` counts the connections that wait for it (a retry joins the first)."""
+
+    lease: asyncio.Future[Lease]
+    holder: str
+    ttl_s: float
+    request_id: str
+    askers: int = 0
+
+    @property
+    def granted(self) -> Lease | None:
+        """The lease, once there is one."""
+        done = self.lease.done() and not self.lease.cancelled() and self.lease.exception() is None
+        return self.lease.result() if done else None
+
+
+class Queue:
+    """Waiters in order, and the requests answered already whose leases live."""
+
+    def __init__(self) -> None:
+        self.waiters: deque[Waiter] = deque()
+        self.requests: dict[str, Waiter] = {}
+
+    def join(self, holder: str, ttl_s: float, request_id: str, live: Container[str]) -> Waiter:
+        """The waiter of `request_id`, at the end of the queue if it is new; `live`: ids of living leases."""
+        waiter = self.requests.get(request_id)
+        if waiter is not None and (not waiter.lease.done() or (waiter.granted and waiter.granted.id in live)):
+            return waiter
+        waiter = Waiter(asyncio.get_running_loop().create_future(), holder, ttl_s, request_id)
+        self.waiters.append(waiter)
+        if request_id:
+            self.requests[request_id] = waiter
+        return waiter
+
+    def restore(self, request_id: str, lease: Lease) -> None:
+        """A request that an earlier server answered with `lease`."""
+        if request_id:
+            self.requests[request_id] = Waiter(
+                asyncio.get_running_loop().create_future(), lease.holder, lease.ttl_s, request_id
+            )
+            self.requests[request_id].lease.set_result(lease)
+
+    def next(self) -> Waiter | None:
+        """Take out who waits longest."""
+        while self.waiters:
+            waiter = self.waiters.popleft()
+            if not waiter.lease.done():
+                return waiter
+        return None
+
+    def forget(self, waiter: Waiter) -> None:
+        """The request was not answered; asked again, it is a new one."""
+        if self.requests.get(waiter.request_id) is waiter:
+            del self.requests[waiter.request_id]
+
+    def refuse_all(self, e: LeaseError) -> None:
+        """Tell everybody who waits."""
+        while (waiter := self.next()) is not None:
+            self.forget(waiter)
+            waiter.lease.set_exception(e)
+            waiter.lease.exception()  # nobody may be there any more to hear it
+
+    def prune(self, live: Container[str]) -> None:
+        """Forget requests whose leases have ended."""
+        self.requests = {
+            k: w for k, w in self.requests.items() if not w.lease.done() or (w.granted and w.granted.id in live)
+        }
+
+    def __len__(self) -> int:
+        return sum(not w.lease.done() for w in self.waiters)

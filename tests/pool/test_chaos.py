@@ -1,0 +1,81 @@
+"""The oracle sees each way a pool can fail; a short chaos run finds none of them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guiderail.pool.chaos.oracle import judge
+
+Lines = list[list[Any]]
+
+
+def good() -> tuple[Lines, Lines, Lines]:
+    """journal, client, referee: two episodes on one machine, one killed, calm before and after."""
+    step = json.dumps({"kind": "Type", "text": "{}"})
+    journal: Lines = [
+        [1.0, "m", 1, "reset", "noop/count/1/0"],
+        [1.1, "m", 1, "step", step.replace("{}", "c1-1-0")],
+        [1.2, "m", 1, "step", step.replace("{}", "c1-1-1")],
+        [2.0, "m", 2, "reset", "noop/count/2/0"],
+        [2.1, "m", 2, "step", step.replace("{}", "c2-1-0")],
+    ]
+    client: Lines = [
+        [0.9, "c1", "begin", 1],
+        [0.95, "c1", "lease", 1, "lease-a", 1],
+        [1.1, "c1", "ack", 1, "c1-1-0", "m", 1.0],
+        [1.2, "c1", "ack", 1, "c1-1-1", "m", 2.0],
+        [1.3, "c1", "end", 1, "success"],
+        [1.9, "c2", "begin", 1],
+        [1.95, "c2", "lease", 1, "lease-b", 2],
+        [2.1, "c2", "ack", 1, "c2-1-0", "m", 1.0],
+    ]
+    referee: Lines = [[1.25, "calm", 1.0, 1.5], [2.2, "killed client", "c2"], [2.5, "calm", 2.0, 2.5]]
+    return journal, client, referee
+
+
+def verdict(tmp_path: Path, journal: Lines, client: Lines, referee: Lines) -> list[str]:
+    (tmp_path / "cloud").mkdir(exist_ok=True)
+    for path, log in (("cloud/journal", journal), ("client-c.jsonl", client), ("referee.jsonl", referee)):
+        (tmp_path / path).write_text("".join(json.dumps(x) + "\n" for x in log))
+    return judge(tmp_path).violations
+
+
+def test_a_clean_run_has_no_violations(tmp_path: Path) -> None:
+    assert verdict(tmp_path, *good()) == []
+
+
+@pytest.mark.parametrize(
+    ("which", "at", "line", "said"),
+    [
+        (0, 2, [1.15, "m", 1, "step", '{"text": "c1-1-0"}'], "c1-1-0 was applied 2 times"),
+        (0, 5, [2.2, "m", 1, "step", '{"text": "c1-1-9"}'], "with token 1 after a newer one"),
+        (0, 5, [2.2, "m", 2, "step", '{"text": "c1-1-9"}'], "token 2 was used by"),
+        (0, 5, [2.2, "n", 1, "step", '{"text": "c1-1-9"}'], "token 1 was used by"),
+        (1, 4, [1.2, "c1", "ack", 1, "c1-1-7", "m", 3.0], "c1-1-7 was acknowledged but no machine"),
+        (1, 4, [1.2, "c1", "ack", 1, "c1-1-1", "m", 2.0], "acknowledged 2 times"),
+        (1, 7, [1.96, "c2", "lease", 1, "lease-a", 2], "lease-a was given to"),
+        (1, 0, [0.8, "c3", "begin", 1], "episode 1 of c3 has no outcome"),
+        (1, 8, [2.2, "c2", "begin", 2], "episode 1 of c2 has no outcome"),
+        (1, 8, [2.2, "c2", "end", 1, "wrong_state"], "ended with 'wrong_state'"),
+        (2, 0, [1.0, "leak", "3 machines for 2 slots"], "3 machines for 2 slots"),
+        (2, 3, [9.0, "calm", 8.0, 9.0], "throughput was"),
+    ],
+)
+def test_each_violation_is_seen(tmp_path: Path, which: int, at: int, line: list[Any], said: str) -> None:
+    logs = good()
+    logs[which].insert(at, line)
+    assert any(said in v for v in verdict(tmp_path, *logs)), verdict(tmp_path, *logs)
+
+
+def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "guiderail.pool.chaos", "--rounds", "14", "--clients", "6", "--slots", "3"]
+    command += ["--calm", "3", "--pause", "0.4", "--seed", "5", "--keep", str(tmp_path / "logs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = json.loads(done.stdout[: done.stdout.rindex("}") + 1])
+    assert counts["acknowledged"] > 50 and counts["episodes"]["success"] > 10
+    assert sum(counts["faults"].values()) >= 14 and {"kill server", "freeze machine"} <= counts["faults"].keys()
