@@ -64,8 +64,11 @@ class World:
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
         self.network = f"127.{os.getpid() % 200 + 20}.{next(_networks) % 250}"
+        self.port = self.free_port()
+
+    def free_port(self) -> int:
         with socket.create_server(("0.0.0.0", 0)) as s:
-            self.port = int(s.getsockname()[1])
+            return int(s.getsockname()[1])
 
     def arm(self, fault: str, times: int = -1) -> Callable[[], None]:
         def do() -> None:
@@ -102,15 +105,16 @@ class World:
         folder = self.root / "vms" / i.id
         folder.mkdir(parents=True, exist_ok=True)
         how = "mute" if self.fails("half_dead") else "ok"
-        here = Path(__file__).with_name("machine.py")
+        here, port = Path(__file__).with_name("machine.py"), str(i.asked.get("Port", self.port))
         i.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(here), noop.__file__, str(folder), i.host, str(self.port), how],
+            [sys.executable, "-I", "-S", str(here), noop.__file__, str(folder), i.host, port, how],
             stdin=subprocess.DEVNULL,
         )
 
     def kill(self, vm_id: str) -> None:
         """The machine dies; the API goes on saying that it runs."""
-        process = self.instances[vm_id].process
+        found = self.instances.get(vm_id)
+        process = found.process if found else None
         if process is not None:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -119,7 +123,7 @@ class World:
         """Remove an instance."""
         with self.lock:
             self.kill(vm_id)
-            self.instances.pop(vm_id)
+            self.instances.pop(vm_id, None)
 
     def expire(self) -> None:
         """Release what is over its hard limit (called by each request, as the cloud's own timer)."""

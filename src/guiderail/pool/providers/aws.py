@@ -15,7 +15,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guiderail.pool.providers.base import BootFailed, Misconfigured, ProviderError, QuotaExceeded, Throttled, Vm, VmSpec
+from guiderail.pool.providers.base import (
+    LABEL_NAME,
+    BootFailed,
+    Misconfigured,
+    ProviderError,
+    QuotaExceeded,
+    Throttled,
+    Vm,
+    VmSpec,
+)
 from guiderail.pool.providers.cloud import ApiFault, CloudProvider, Seen, classify
 
 STATES = {"pending": "booting", "running": "running"}
@@ -34,9 +43,8 @@ CODES: dict[type[ProviderError], tuple[str, ...]] = {
 }
 
 
-def user_data(expires: float, now: float) -> str:
-    """A script for cloud-init that powers the machine off after `expires - now` seconds of its own clock."""
-    left = max(60, int(expires - now))
+def user_data(left: int) -> str:
+    """A script for cloud-init that powers the machine off after `left` seconds of its own clock."""
     return f"""#!/bin/sh
 # The machine's time is over after {left} s, whatever becomes of who started it; the timer is set at each boot.
 end=$(( $(date +%s) + {left} ))
@@ -58,6 +66,7 @@ class AwsProvider(CloudProvider):
     name = "aws"
     hard_ttl = True
     secret_names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    min_left_s = 60  # the timer counts minutes
 
     def open(self) -> None:
         """Client, image, subnet, and a dry run of RunInstances that shows whether we may."""
@@ -101,7 +110,7 @@ class AwsProvider(CloudProvider):
         )["SpotPriceHistory"]
         if not found:
             raise Misconfigured("EC2 told no spot price: set env.cloud.price_per_hour and env.cloud.currency")
-        return float(found[0]["SpotPrice"]), "USD", "DescribeSpotPriceHistory"
+        return float(max(found, key=lambda p: p["Timestamp"])["SpotPrice"]), "USD", "DescribeSpotPriceHistory"
 
     def wanted(self, spec: VmSpec) -> dict[str, Any]:
         """Arguments of RunInstances."""
@@ -119,7 +128,7 @@ class AwsProvider(CloudProvider):
             ],
         }
         if spec.expires:
-            wanted["UserData"] = user_data(spec.expires, time.time())
+            wanted["UserData"] = user_data(max(self.min_left_s, int(spec.expires - time.time())))
         if c.zone:
             wanted["Placement"] = {"AvailabilityZone": c.zone}
         if c.disk_gb:
@@ -139,21 +148,24 @@ class AwsProvider(CloudProvider):
             # user-data counts the seconds from now, so asking again differs from the first time
             if _code(e) != "IdempotentParameterMismatch":
                 raise
-            made = self._by_token(token)
+            made = self._by_token(spec, token)
         return self._seen(made).vm
 
-    def _by_token(self, token: str) -> dict[str, Any]:
-        found = self.client.describe_instances(Filters=[{"Name": "client-token", "Values": [token]}])
-        for reservation in found["Reservations"]:
-            return dict(reservation["Instances"][0])
+    def _by_token(self, spec: VmSpec, token: str) -> dict[str, Any]:
+        for i in self._instances([{"Name": f"tag:{LABEL_NAME}", "Values": [spec.name]}]):
+            if i.get("ClientToken") == token:
+                return i
         raise ApiFault(f"EC2 knows client token {token} but not yet the instance made with it")
+
+    def _instances(self, filters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        pages = self.client.get_paginator("describe_instances").paginate(Filters=filters)
+        return [i for p in pages for r in p["Reservations"] for i in r["Instances"]]
 
     def find(self, labels: Mapping[str, str], ids: Sequence[str] = ()) -> list[Seen]:
         """DescribeInstances by filters, which do not mind ids that are not there."""
         filters = [{"Name": f"tag:{k}", "Values": [v]} for k, v in labels.items()]
         filters += [{"Name": "instance-id", "Values": list(ids)}] if ids else []
-        pages = self.client.get_paginator("describe_instances").paginate(Filters=filters)
-        return [self._seen(i) for p in pages for r in p["Reservations"] for i in r["Instances"]]
+        return [self._seen(i) for i in self._instances(filters)]
 
     def _seen(self, i: Mapping[str, Any]) -> Seen:
         public = self.cloud.address == "public"
