@@ -57,7 +57,7 @@ class Ec2(ThreadedMotoServer):
         self.client = boto3.client("ec2", REGION, endpoint_url=self.url, **KEYS)
         vpc = self.client.create_vpc(CidrBlock=f"{self.world.network}.0/24")["Vpc"]["VpcId"]
         self.subnet = self.client.create_subnet(VpcId=vpc, CidrBlock=f"{self.world.network}.0/24")["Subnet"]["SubnetId"]
-        self.image = self.client.describe_images()["Images"][0]["ImageId"]
+        self.image = next(iter(self.backend.amis))
         return self
 
     def __exit__(self, *exc: object) -> None:
