@@ -36,6 +36,32 @@ REFUSED = [
         "params.yaml: sweep.recipe names 'grop', which `recipes` lacks. Did you mean grpo?",
     ),
     ({"recipes": {"grpo": {"clip_low": -1}}}, "params.yaml: recipes.grpo.clip_low = -1: must be at least 0."),
+    (
+        {"env": {"provider": "aws", "cloud": {"region": "us-east-1", "image": "ami-1"}}},
+        "params.yaml: env.provider = 'aws': needs env.cloud.instance_type, env.cloud.subnet.",
+    ),
+    (
+        {"env": {"provider": "docker"}},
+        "params.yaml: env.provider = 'docker': needs env.cloud.image.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "spot": True}}},
+        "params.yaml: env.cloud.spot means nothing to provider docker: leave it out.",
+    ),
+    (
+        {"env": {"cloud": {"budget": 5.0}}},
+        "params.yaml: env.cloud.budget is set, but provider local_browser has no cloud machines: leave it out, or set "
+        "env.provider to one of docker, aws, volcengine, aliyun.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "budget": 5.0}}},
+        "params.yaml: env.cloud.currency is empty: name the currency of price_per_hour and budget, e.g. USD.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "currency": "dollar"}}},
+        "params.yaml: env.cloud.currency = 'dollar': must match ^([A-Z]{3})?$. Of the prices and the budget, e.g. USD, "
+        "CNY.",
+    ),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
 ]
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from guiderail.param_errors import explain, nearest
+from guiderail.param_section import Section
+from guiderail.params_cloud import Cloud, check_cloud
 
 NAME = re.compile(r"[a-z0-9_]+")
 
@@ -25,12 +27,6 @@ class ParamError(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Sweep(Section):
@@ -73,41 +69,6 @@ class Prompt(Section):
     max_new_tokens: int = Field(28, ge=4)
 
 
-class Cloud(Section):
-    """Machines of a cloud provider. Secrets come from the environment alone (README, "Cloud machines")."""
-
-    region: str = Field("", description="Region, e.g. eu-central-1, cn-beijing, cn-hangzhou.")
-    zone: str = Field("", description="Zone; aws: empty = the subnet's.")
-    image: str = Field("", description="Image to boot; docker: name:tag or name@sha256:...")
-    instance_type: str = Field("", description="Instance type, e.g. t3.medium; not for docker.")
-    subnet: str = Field("", description="Subnet; aliyun: VSwitch; docker: name of a network.")
-    security_groups: list[str] = Field(default_factory=list, description="Ids of security groups.")
-    address: Literal["private", "public"] = Field(
-        "private", description="Which address the pool uses; docker: private = a port on 127.0.0.1, public = on all."
-    )
-    port: int = Field(5000, ge=1, le=65535, description="Port of the server inside the machine.")
-    disk_gb: int = Field(0, ge=0, description="System disk; 0 = as the image has it.")
-    cpus: float = Field(0.0, ge=0, description="docker: CPUs of a container; 0 = no limit.")
-    memory_gb: float = Field(0.0, ge=0, description="docker: memory of a container; 0 = no limit.")
-    spot: bool = Field(False, description="Spot machines: cheaper, may be taken away at any time.")
-    spot_max_price: float = Field(0.0, ge=0, description="Most to pay per hour for a spot machine; 0 = on-demand price.")
-    price_per_hour: float = Field(0.0, ge=0, description="Price of one machine; 0 = ask the provider where it tells.")
-    currency: str = Field("", pattern=r"^([A-Z]{3})?$", description="Of the prices and the budget, e.g. USD, CNY.")
-    budget: float = Field(0.0, ge=0, description="Make no more machines when so much is spent; 0 = no budget.")
-    ttl_h: float = Field(6.0, gt=0, description="Hard limit of a machine's life in hours.")
-    boot_timeout_s: float = Field(300.0, gt=0)
-    endpoint: str = Field("", description="Address of the API, for a private cloud; docker: empty = DOCKER_HOST.")
-
-
-CLOUDS: dict[str, tuple[str, ...]] = {  # provider -> keys of env.cloud that it cannot do without
-    "docker": ("image",),
-    "aws": ("region", "image", "instance_type", "subnet"),
-    "volcengine": ("region", "zone", "image", "instance_type", "subnet", "security_groups"),
-    "aliyun": ("region", "image", "instance_type", "subnet", "security_groups"),
-}
-NOT_DOCKER = ("region", "zone", "instance_type", "security_groups", "disk_gb", "spot", "spot_max_price")
-
-
 class Env(Section):
     """The environment pool."""
 
@@ -119,30 +80,6 @@ class Env(Section):
     lease_ttl_s: float = Field(60.0, gt=0)
     max_infra_retries: int = Field(3, ge=0, description="Re-samples of an episode after an infrastructure error.")
     cloud: Cloud = Cloud()
-
-    @model_validator(mode="after")
-    def _cloud_fits(self) -> Env:
-        """A cloud provider has what it needs; a key that nothing would read is refused."""
-        c, plain = self.cloud, Cloud()
-        needed = CLOUDS.get(self.provider)
-        changed = [k for k in Cloud.model_fields if getattr(c, k) != getattr(plain, k)]
-        if needed is None:
-            if changed:
-                raise ValueError(
-                    f"env.cloud.{changed[0]} is set, but provider {self.provider} has no cloud machines; leave it out "
-                    f"or set env.provider to one of {', '.join(CLOUDS)}"
-                )
-            return self
-        if missing := [k for k in needed if not getattr(c, k)]:
-            raise ValueError(f"provider {self.provider} needs {', '.join(f'env.cloud.{k}' for k in missing)}")
-        unread = NOT_DOCKER if self.provider == "docker" else ("cpus", "memory_gb")
-        if wrong := [k for k in unread if k in changed]:
-            raise ValueError(f"env.cloud.{wrong[0]} means nothing to provider {self.provider}; leave it out")
-        if c.spot_max_price and not c.spot:
-            raise ValueError("env.cloud.spot_max_price needs env.cloud.spot: true")
-        if (c.price_per_hour or c.budget) and not c.currency:
-            raise ValueError("env.cloud.currency must name the currency of price_per_hour and budget, e.g. USD")
-        return self
 
 
 class Provision(Section):
@@ -241,7 +178,7 @@ class Evaluate(Section):
 
     temperature: float = Field(0.0, ge=0)
     episodes: int = Field(0, ge=0, description="Episodes per split and template; 0 = all instances of the split.")
-    checkpoints: list[Literal["base", "sft", "rl"]] = ["base", "sft", "rl"]
+    checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"])
     bootstrap: int = Field(2000, ge=100)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     film_strips: int = Field(6, ge=0, description="Episodes drawn as film strips per checkpoint.")
@@ -280,6 +217,11 @@ class Params(Section):
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
     tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _cloud_fits(self) -> Params:
+        check_cloud(self.env.provider, self.env.cloud)
+        return self
 
     @model_validator(mode="after")
     def _recipes_exist(self) -> Params:

@@ -109,6 +109,8 @@ class Aliyun(BaseHTTPRequestHandler):
                 raise Refusal(400, "InvalidAutoReleaseTime.Malformed", "The specified AutoReleaseTime is too early.")
         if q.get("DryRun", "").lower() == "true":
             raise Refusal(400, "DryRunOperation", "Request validation has been passed with DryRun flag set.")
+        if self.world.fails("echo"):
+            raise Refusal(400, "InvalidParameter", f"no such thing: {SECRET_KEY}")
         if self.world.fails("quota"):
             raise Refusal(403, "QuotaExceed.ElasticQuota", "The number of vCPUs assigned to the ECS instances is full.")
         token, asked = q["ClientToken"], {k: v for k, v in q.items() if k != "ClientToken"}

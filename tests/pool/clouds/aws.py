@@ -1,5 +1,5 @@
 """EC2: moto's server, and before it what moto leaves out: the header of the signature and its clock, client tokens,
-faults, machines that really boot (moto's subnet lies in 127.0.0.0/8), and a guest that obeys the timer of its user-data.
+faults, machines that really boot (moto's subnet lies in 127.0.0.0/8), a guest that obeys the timer of its user-data.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Ec2(ThreadedMotoServer):
         return [raw]
 
     def check(self, environ: dict[str, Any], form: dict[str, str]) -> Reply | None:
-        found = re.match(r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d{8}/([^/]+)/ec2", environ.get("HTTP_AUTHORIZATION", ""))
+        found = re.match(
+            r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d{8}/([^/]+)/ec2", environ.get("HTTP_AUTHORIZATION", "")
+        )
         if not found or found.groups() != (ACCESS_KEY, REGION) or self.world.fails("bad_credentials"):
             return refusal(401, "AuthFailure", "AWS was not able to validate the provided access credentials")
         sent = datetime.strptime(environ["HTTP_X_AMZ_DATE"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
@@ -103,6 +105,8 @@ class Ec2(ThreadedMotoServer):
         return status, raw
 
     def run(self, form: dict[str, str], moto: Callable[[], Reply]) -> Reply:
+        if self.world.fails("echo"):
+            return refusal(400, "InvalidParameterValue", f"no such thing: {SECRET_KEY}")
         if self.world.fails("quota"):
             return refusal(400, "VcpuLimitExceeded", "You have requested more vCPU capacity than your limit of 0.")
         token = form.get("ClientToken") or f"none-{time.monotonic()}"
@@ -129,8 +133,8 @@ class Ec2(ThreadedMotoServer):
         if made.failed:
             instance = self.backend.get_instance(vm_id)
             instance._state.name, instance._state.code = "terminated", 48
-            instance._state_reason.code = "Client.VolumeLimitExceeded"
-            instance._state_reason.message = "Client.VolumeLimitExceeded: Volume limit exceeded"
+            instance.state_reason.code = "Client.VolumeLimitExceeded"
+            instance.state_reason.message = "Client.VolumeLimitExceeded: Volume limit exceeded"
 
     def expire(self) -> None:
         """Guests whose timer has run out power off, and EC2 does what InstanceInitiatedShutdownBehavior says."""

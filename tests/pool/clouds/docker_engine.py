@@ -123,6 +123,6 @@ class DockerEngine(BaseHTTPRequestHandler):
             "Name": "/" + i.asked["name"],
             "Created": datetime.fromtimestamp(i.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z"),
             "State": {"Status": status, "ExitCode": 1 if i.failed else 0, "OOMKilled": False, "Error": ""},
-            "Config": {"Labels": i.labels, "Image": i.asked["Image"]},
+            "Config": {"Tty": False, "Labels": i.labels, "Image": i.asked["Image"]},
             "NetworkSettings": {"Ports": {i.asked["ContainerPort"]: bound} if i.asked.get("Started") else {}},
         }

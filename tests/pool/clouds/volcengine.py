@@ -65,9 +65,7 @@ class Volcengine(BaseHTTPRequestHandler):
                 hashlib.sha256(b"").hexdigest(),
             ]
         )
-        text = "\n".join(
-            ["HMAC-SHA256", h["X-Date"], "/".join(scope), hashlib.sha256(canonical.encode()).hexdigest()]
-        )
+        text = "\n".join(["HMAC-SHA256", h["X-Date"], "/".join(scope), hashlib.sha256(canonical.encode()).hexdigest()])
         secret = SECRET_KEY.encode()
         for part in scope:
             secret = signed(secret, part)
@@ -95,6 +93,8 @@ class Volcengine(BaseHTTPRequestHandler):
                 raise Refusal(400, f"MissingParameter.{name}", f"The required parameter {name} is missing.")
         if q.get("DryRun", "").lower() == "true":
             raise Refusal(412, "DryRunOperation", "Request would have succeeded, but the DryRun parameter is set.")
+        if self.world.fails("echo"):
+            raise Refusal(400, "InvalidParameter", f"no such thing: {SECRET_KEY}")
         if self.world.fails("quota"):
             raise Refusal(403, "QuotaExceeded.MaximumVcpu", "The vCPU quota of PostPaid instances is exceeded.")
         token = q["ClientToken"]

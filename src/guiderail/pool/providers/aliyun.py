@@ -14,11 +14,21 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from guiderail.pool.providers.base import BootFailed, Misconfigured, ProviderError, QuotaExceeded, Throttled, Vm, VmSpec
+from guiderail.pool.providers.base import (
+    LABEL_NAME,
+    BootFailed,
+    Misconfigured,
+    ProviderError,
+    QuotaExceeded,
+    Throttled,
+    Vm,
+    VmSpec,
+    VmState,
+)
 from guiderail.pool.providers.cloud import ApiFault, Busy, CloudProvider, Seen, classify
 
 MIN_RELEASE_S = 2760.0  # half an hour, a quarter that clocks may differ by (more is refused by the API), and one minute
-STATES = {"Pending": "booting", "Starting": "booting", "Running": "running"}
+STATES: dict[str, VmState] = {"Pending": "booting", "Starting": "booting", "Running": "running"}
 CODES: dict[type[ProviderError], tuple[str, ...]] = {
     Throttled: ("Throttling",),
     QuotaExceeded: (
@@ -130,7 +140,7 @@ class AliyunProvider(CloudProvider):
         except Exception as e:
             if _code(e) != "IdempotentParameterMismatch":
                 raise
-            for seen in self.find(spec.labels()):
+            for seen in self.find({LABEL_NAME: spec.name}):
                 return seen.vm
             raise ApiFault(f"ECS knows client token {token} but not yet the instance made with it") from None
         return self.vm(reply.instance_id_sets.instance_id_set[0], spec.labels(), "booting", "", time.time())

@@ -24,10 +24,11 @@ from guiderail.pool.providers.base import (
     Throttled,
     Vm,
     VmSpec,
+    VmState,
 )
 from guiderail.pool.providers.cloud import ApiFault, CloudProvider, Seen, classify
 
-STATES = {"pending": "booting", "running": "running"}
+STATES: dict[str, VmState] = {"pending": "booting", "running": "running"}
 CODES: dict[type[ProviderError], tuple[str, ...]] = {
     Throttled: ("RequestLimitExceeded", "Throttling", "TooManyRequests", "EC2ThrottledException"),
     QuotaExceeded: (
@@ -84,7 +85,9 @@ class AwsProvider(CloudProvider):
             aws_access_key_id=self.secrets["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=self.secrets["AWS_SECRET_ACCESS_KEY"],
             aws_session_token=token,
-            config=Config(connect_timeout=10, read_timeout=20, retries={"total_max_attempts": 1}, max_pool_connections=16),
+            config=Config(
+                connect_timeout=10, read_timeout=20, retries={"total_max_attempts": 1}, max_pool_connections=16
+            ),
         )
         images = self.client.describe_images(ImageIds=[self.cloud.image])["Images"]
         if not images or images[0].get("State", "available") != "available":

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from guiderail.envs.types import Env
-from guiderail.params import Cloud
+from guiderail.params_cloud import Cloud
 from guiderail.pool.providers.base import (
     LABEL_EXPIRES,
     LABEL_NAME,
@@ -33,6 +33,7 @@ from guiderail.pool.providers.base import (
     Unreachable,
     Vm,
     VmSpec,
+    VmState,
 )
 from guiderail.pool.providers.probe import ping
 from guiderail.pool.vm.client import MachineEnv
@@ -103,7 +104,7 @@ class CloudProvider:
         raise NotImplementedError
 
     def quote(self) -> tuple[float, str, str]:
-        """Price per hour as the provider's API tells it now, currency, source. Raises Misconfigured when it has none."""
+        """Price per hour by the provider's API, currency, source. Raises Misconfigured when it tells none."""
         raise Misconfigured(
             f"provider {self.name} cannot be asked for prices: set env.cloud.price_per_hour and env.cloud.currency"
         )
@@ -153,7 +154,7 @@ class CloudProvider:
 
     async def wait_ready(self, vm: Vm, timeout_s: float) -> Vm:
         """Wait for its address, then for an answer there. Raises BootFailed, Unreachable."""
-        start, last, why, known = time.monotonic(), vm, "the API did not show it", False
+        start, last, why, heard, known = time.monotonic(), vm, "the API did not show it", "", False
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -168,12 +169,12 @@ class CloudProvider:
                         raise BootFailed(f"{vm.name} ({vm.id}) ended while it booted: {seen.why if seen else why}")
                     last, known, why = seen.vm, True, seen.why
                     if last.address and last.state == "running":
-                        why = await self.answers(last.address)
-                        if not why:
+                        heard = await self.answers(last.address)
+                        if not heard:
                             return last
         except TimeoutError:
             if last.address and last.state == "running":
-                raise self.unreachable(last, why) from None
+                raise self.unreachable(last, heard) from None
             raise BootFailed(
                 f"{vm.name} ({vm.id}) was not running within {timeout_s:g} s: state {last.state}, "
                 f"{self.cloud.address} address {last.address or 'none yet'}" + (f" ({why})" if why else "")
@@ -274,12 +275,12 @@ class CloudProvider:
             found += await self.call(lambda batch=batch: self.find({}, batch))  # type: ignore[misc]
         return {s.vm.id: s for s in found}
 
-    def vm(self, vm_id: str, labels: Mapping[str, str], state: str, host: str, created: float, **more: Any) -> Vm:
-        """A Vm from what the API tells; `state`: booting, running or gone."""
+    def vm(self, vm_id: str, labels: Mapping[str, str], state: VmState, host: str, created: float, **more: Any) -> Vm:
+        """A Vm from what the API tells."""
         ours = {k: v for k, v in labels.items() if k.startswith("guiderail-")}
         address = f"{host}:{self.cloud.port}" if host else ""
         name = ours.get(LABEL_NAME, vm_id)
-        return replace(Vm(vm_id, name, "booting", ours, address, created, self.price_per_hour), state=state, **more)
+        return replace(Vm(vm_id, name, state, ours, address, created, self.price_per_hour), **more)
 
 
 async def _machine_env(vm: Vm) -> Env:

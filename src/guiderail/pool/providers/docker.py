@@ -14,10 +14,19 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from guiderail.pool.providers.base import BootFailed, Misconfigured, ProviderError, QuotaExceeded, Throttled, Vm, VmSpec
+from guiderail.pool.providers.base import (
+    BootFailed,
+    Misconfigured,
+    ProviderError,
+    QuotaExceeded,
+    Throttled,
+    Vm,
+    VmSpec,
+    VmState,
+)
 from guiderail.pool.providers.cloud import ApiFault, CloudProvider, Seen
 
-STATES = {"created": "booting", "running": "running", "restarting": "booting"}
+STATES: dict[str, VmState] = {"created": "booting", "running": "running", "restarting": "booting"}
 FULL = ("no space left", "cannot allocate memory", "address pools", "too many open files", "resource temporarily")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOG_LINES = 5

@@ -10,7 +10,7 @@ ANSWER_S = 2.0
 
 
 async def ping(address: str) -> str:
-    """"" when the in-VM server at `address` ("host:port") answers a ping; else what happened, in words."""
+    """ "" when the in-VM server at `address` ("host:port") answers a ping; else what happened, in words."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(CONNECT_S):

@@ -16,10 +16,24 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from guiderail.pool.providers.base import BootFailed, Misconfigured, ProviderError, QuotaExceeded, Throttled, Vm, VmSpec
+from guiderail.pool.providers.base import (
+    BootFailed,
+    Misconfigured,
+    ProviderError,
+    QuotaExceeded,
+    Throttled,
+    Vm,
+    VmSpec,
+    VmState,
+)
 from guiderail.pool.providers.cloud import ApiFault, Busy, CloudProvider, Seen, classify
 
-STATES = {"CREATING": "booting", "STARTING": "booting", "REBOOTING": "booting", "RUNNING": "running"}
+STATES: dict[str, VmState] = {
+    "CREATING": "booting",
+    "STARTING": "booting",
+    "REBOOTING": "booting",
+    "RUNNING": "running",
+}
 CODES: dict[type[ProviderError], tuple[str, ...]] = {
     Throttled: ("FlowLimitExceeded", "AccountFlowLimitExceeded", "Throttling", "TooManyRequests", "RequestLimit"),
     QuotaExceeded: ("QuotaExceeded", "LimitExceeded", "InsufficientStock", "Insufficient", "SoldOut", "InvalidBalance"),
@@ -93,9 +107,7 @@ class VolcengineProvider(CloudProvider):
         if c.disk_gb:
             disk = s.VolumeForRunInstancesInput(size=c.disk_gb, volume_type="ESSD_PL0", delete_with_instance="true")
             more["volumes"] = [disk]
-        network = s.NetworkInterfaceForRunInstancesInput(
-            subnet_id=c.subnet, security_group_ids=list(c.security_groups)
-        )
+        network = s.NetworkInterfaceForRunInstancesInput(subnet_id=c.subnet, security_group_ids=list(c.security_groups))
         return s.RunInstancesRequest(
             zone_id=c.zone,
             image_id=c.image,
@@ -121,7 +133,8 @@ class VolcengineProvider(CloudProvider):
         while True:
             asked = s.DescribeInstancesRequest(
                 instance_ids=list(ids) or None,
-                tag_filters=[s.TagFilterForDescribeInstancesInput(key=k, values=[v]) for k, v in labels.items()] or None,
+                tag_filters=[s.TagFilterForDescribeInstancesInput(key=k, values=[v]) for k, v in labels.items()]
+                or None,
                 max_results=100,
                 next_token=mark,
             )
