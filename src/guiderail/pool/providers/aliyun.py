@@ -71,7 +71,7 @@ class AliyunProvider(CloudProvider):
                 region_id=self.cloud.region,
                 endpoint=host or f"ecs.{self.cloud.region}.aliyuncs.com",
                 protocol=scheme or "https",
-                connect_timeout=10_000,
+                connect_timeout=5_000,
                 read_timeout=20_000,
             )
         )

@@ -86,7 +86,7 @@ class AwsProvider(CloudProvider):
             aws_secret_access_key=self.secrets["AWS_SECRET_ACCESS_KEY"],
             aws_session_token=token,
             config=Config(
-                connect_timeout=10, read_timeout=20, retries={"total_max_attempts": 1}, max_pool_connections=16
+                connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 1}, max_pool_connections=16
             ),
         )
         images = self.client.describe_images(ImageIds=[self.cloud.image])["Images"]

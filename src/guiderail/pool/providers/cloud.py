@@ -43,7 +43,7 @@ THREADS = 16
 BATCH = 100  # ids in one describe call: the limit of aliyun and volcengine
 PAUSES_S = (0.5, 1.5)  # between tries of a throttled call; after them the pool's own pauses begin
 SEEN_S = 30.0  # so long after create a machine may not show in lists yet
-END_S = 50.0  # how long terminate waits for a machine that cannot be ended yet (it is still being made)
+END_S = 35.0  # how long terminate waits for a machine that cannot be ended yet (it is still being made)
 HINTS = {
     "private": "a private address answers only inside the machines' network: run the pool there or set "
     "env.cloud.address: public; else look at the security group and at the machine's own server",

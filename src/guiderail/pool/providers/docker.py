@@ -57,7 +57,7 @@ class DockerProvider(CloudProvider):
                 "env.cloud.address: public (on a network that you trust)"
             )
         try:
-            self.client: Any = docker.APIClient(**options, version="auto", timeout=30)
+            self.client: Any = docker.APIClient(**options, version="auto", timeout=25)
         except Exception as e:
             raise Misconfigured(f"no Docker daemon at {where}: {e}") from e
         try:

@@ -63,7 +63,7 @@ class VolcengineProvider(CloudProvider):
         config.ak, config.sk = (self.secrets[n] for n in self.secret_names)
         config.region = self.cloud.region
         config.auto_retry = False
-        config.connect_timeout, config.read_timeout = 10.0, 20.0
+        config.connect_timeout, config.read_timeout = 5.0, 20.0
         if self.cloud.endpoint:
             scheme, _, host = self.cloud.endpoint.rpartition("://")
             config.scheme, config.host = scheme or "https", host
