@@ -13,7 +13,12 @@ import pytest
 import yaml
 
 from guiderail.params import Env
+from guiderail.params_cloud import CLOUDS
+from guiderail.pool.options import provider_of
 from guiderail.pool.plan import NotConfirmed, Plan, check_consent, plan
+from guiderail.pool.providers import CLOUD_NAMES
+from guiderail.pool.providers.cloud import CloudProvider
+from guiderail.pool.server import parse
 from pool.conformance.clouds import Realm, realm
 
 ROOT = Path(__file__).parents[2]
@@ -81,3 +86,17 @@ def test_provision_makes_nothing_without_consent(cloud: Realm, tmp_path: Path) -
     assert "guiderail provision: nothing was made. Run `guiderail provision --yes`" in done.stderr
     assert "Traceback" not in done.stderr and cloud.world.instances == {}
     assert [sent for action, sent in cloud.world.calls if action == "RunInstances" and "DryRun" not in sent] == []
+
+
+def test_the_names_on_the_command_line_are_those_of_the_parameters() -> None:
+    assert tuple(CLOUDS) == CLOUD_NAMES
+
+
+def test_a_server_takes_its_cloud_from_params_or_json(cloud: Realm, tmp_path: Path) -> None:
+    tree = {"env": {"provider": "aliyun", "cloud": cloud.params().model_dump()}}
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(tree))
+    for given in (str(tmp_path / "p.yaml"), cloud.params().model_dump_json()):
+        provider = provider_of(parse(["--provider", "aliyun", "--cloud", given]))
+        assert isinstance(provider, CloudProvider) and provider.cloud == cloud.params()
+    with pytest.raises(ValueError, match=r"provider aws needs env\.cloud"):
+        provider_of(parse(["--provider", "aws"]))

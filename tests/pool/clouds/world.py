@@ -61,7 +61,7 @@ class World:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock, self.closed = threading.RLock(), False
         self.numbers = itertools.count(1)
         self.network = f"127.{os.getpid() % 200 + 20}.{next(_networks) % 250}"
         self.port = self.free_port()
@@ -99,9 +99,15 @@ class World:
 
     def boot(self, i: Instance) -> None:
         """Start the process of an instance, in the mode that the fault wants."""
+        with self.lock:
+            self._boot(i)
+
+    def _boot(self, i: Instance) -> None:
         if self.fails("boot_failure"):
             i.failed = True
             return
+        if self.closed:  # a request that outlived its test
+            raise RuntimeError("this world has ended")
         folder = self.root / "vms" / i.id
         folder.mkdir(parents=True, exist_ok=True)
         how = "mute" if self.fails("half_dead") else "ok"
@@ -109,6 +115,8 @@ class World:
         i.process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(here), noop.__file__, str(folder), i.host, port, how],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def kill(self, vm_id: str) -> None:
@@ -139,8 +147,10 @@ class World:
             return [i for i in found if not ids or i.id in ids]
 
     def close(self) -> None:
-        for vm_id in list(self.instances):
-            self.end(vm_id)
+        with self.lock:
+            self.closed = True
+            for vm_id in list(self.instances):
+                self.end(vm_id)
         shutil.rmtree(self.root, ignore_errors=True)
 
 
