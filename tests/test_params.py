@@ -51,6 +51,32 @@ REFUSED = [
         "params.yaml: recipes.grpo.importance_cap = 0.5: must be 0 (off) or at least 1, or rollouts of the current "
         "weights would be cut too.",
     ),
+    (
+        {"env": {"provider": "aws", "cloud": {"region": "us-east-1", "image": "ami-1"}}},
+        "params.yaml: env.provider = 'aws': needs env.cloud.instance_type, env.cloud.subnet.",
+    ),
+    (
+        {"env": {"provider": "docker"}},
+        "params.yaml: env.provider = 'docker': needs env.cloud.image.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "spot": True}}},
+        "params.yaml: env.cloud.spot means nothing to provider docker: leave it out.",
+    ),
+    (
+        {"env": {"cloud": {"budget": 5.0}}},
+        "params.yaml: env.cloud.budget is set, but provider local_browser has no cloud machines: leave it out, or set "
+        "env.provider to one of docker, aws, volcengine, aliyun.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "budget": 5.0}}},
+        "params.yaml: env.cloud.currency is empty: name the currency of price_per_hour and budget, e.g. USD.",
+    ),
+    (
+        {"env": {"provider": "docker", "cloud": {"image": "a:1", "currency": "dollar"}}},
+        "params.yaml: env.cloud.currency = 'dollar': must match ^([A-Z]{3})?$. Of the prices and the budget, e.g. USD, "
+        "CNY.",
+    ),
     ({"recipes": {"grpo": {"lrr": 1}}}, "params.yaml: recipes.grpo.lrr: unknown key. Did you mean lr or lora?"),
     ({"sft": {"betas": [0.9, 1.0]}}, "params.yaml: sft.betas.1 = 1.0: must be less than 1."),
     ({"rl": {"betas": [-0.1, 0.9]}}, "params.yaml: rl.betas.0 = -0.1: must be at least 0."),

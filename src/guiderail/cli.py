@@ -75,6 +75,8 @@ def build() -> argparse.ArgumentParser:
         p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
         if "env-pool" in stage.uses:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
+        if name == "provision":
+            p.add_argument("--yes", action="store_true", help="accept what cloud machines cost, without a budget")
     for name, (text, add) in EXTRA.items():
         add(commands.add_parser(name, description=text, formatter_class=raw))
     return parser
@@ -87,7 +89,7 @@ def _stage(args: argparse.Namespace) -> None:
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
-    attach = Attach(getattr(args, "env_pool_url", None))
+    attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False))
     run_stage(args.command, axes, args.params, attach)
 
 

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from guiderail.param_errors import explain, nearest
+from guiderail.param_section import Section
+from guiderail.params_cloud import Cloud, check_cloud
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -29,12 +31,6 @@ class ParamError(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen; unknown keys, infinities and nan are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def _once(values: list[Any]) -> None:
@@ -100,7 +96,7 @@ class Prompt(Section):
 class Env(Section):
     """The environment pool."""
 
-    provider: Literal["local_browser"] = "local_browser"
+    provider: Literal["local_browser", "docker", "aws", "volcengine", "aliyun"] = "local_browser"
     slots: int = Field(32, ge=1, le=1024, description="Pages in parallel.")
     browser: str = Field("", description="Path of a Chromium; empty = find one.")
     step_ms: int = Field(300, ge=0, le=60_000, description="Virtual milliseconds a page lives after an action.")
@@ -109,6 +105,7 @@ class Env(Section):
     max_infra_retries: int = Field(
         3, ge=0, le=100, description="Re-samples of an episode after an infrastructure error."
     )
+    cloud: Cloud = Cloud()
 
 
 class Provision(Section):
@@ -310,6 +307,11 @@ class Params(Section):
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
     tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _cloud_fits(self) -> Params:
+        check_cloud(self.env.provider, self.env.cloud)
+        return self
 
     @model_validator(mode="after")
     def _recipes_exist(self) -> Params:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guiderail.params import Env
+from guiderail.params_cloud import CLOUDS
 from guiderail.pool.wire import TOKEN_ENV
 from guiderail.services import ServiceError, service, tail
 
@@ -49,6 +50,7 @@ def env_pool(
     cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
     cmd += ["--gui-rl", "off", "--owner", owner]
     cmd += ["--browser", env.browser] if env.browser else []
+    cmd += cloud_options(env) if env.provider in CLOUDS else []
     ready = "http://127.0.0.1:{port}/healthz"
     for last in (False, False, True):
         with ExitStack() as stack:
@@ -69,6 +71,15 @@ def env_pool(
                 return
             if last:
                 raise ServiceError(f"what answers at {s.url} is not our env pool; end of its log:\n{tail(s.log)}")
+
+
+def cloud_options(env: Env) -> list[str]:
+    """The server's options for machines of a cloud. Holds no secret: those go by the environment."""
+    c = env.cloud
+    return [
+        *("--cloud", c.model_dump_json(), "--budget", str(c.budget), "--vm-ttl", str(c.ttl_h * 3600)),
+        *("--boot-timeout", str(c.boot_timeout_s)),
+    ]
 
 
 def _get(url: str, token: str) -> dict[str, Any] | None:

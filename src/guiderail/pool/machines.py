@@ -24,6 +24,7 @@ from guiderail.pool.providers.base import LABEL_NAME, Misconfigured, Provider, P
 from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
+CREATE_TIMEOUT_S = 60.0  # what a provider may take to ask for a machine
 CLOSE_TIMEOUT_S = 10.0
 GATE_TIMEOUT_S = 5.0
 MAX_PAUSE_S = 10.0
@@ -182,7 +183,7 @@ class Machines:
         self.store.vm_asked(name, p.name, c.owner, slot.index, p.price_per_hour, p.currency, expires)
         self.names.add(name)
         try:
-            async with asyncio.timeout(c.boot_timeout_s):
+            async with asyncio.timeout(c.boot_timeout_s + CREATE_TIMEOUT_S):  # wait_ready says better what was missing
                 vm = await p.create(VmSpec(name, c.name, c.owner, expires))
                 self.store.vm_made(name, vm.id, vm.price_per_hour)
                 vm = await p.wait_ready(vm, c.boot_timeout_s)

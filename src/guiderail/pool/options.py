@@ -7,9 +7,13 @@ import hashlib
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guiderail.pool.providers import NAMES, make_provider
 from guiderail.pool.providers.base import Provider
+
+if TYPE_CHECKING:
+    from guiderail.params_cloud import Cloud
 
 
 def add_machine_options(p: argparse.ArgumentParser) -> None:
@@ -20,6 +24,7 @@ def add_machine_options(p: argparse.ArgumentParser) -> None:
         "--name", default="", help="label of the machines; two pools of one account need two (default: from FILE)"
     )
     p.add_argument("--vm-root", default="", metavar="DIR", help="provider process: the folder that is its cloud")
+    p.add_argument("--cloud", default="", metavar="FILE", help="cloud providers: a params.yaml, or env.cloud as JSON")
 
 
 def command_options(p: argparse.ArgumentParser) -> None:
@@ -48,4 +53,13 @@ def provider_of(a: argparse.Namespace) -> Provider:
         call_timeout_s=getattr(a, "call_timeout", 20.0),
         root=a.vm_root,
         boot_s=getattr(a, "boot_s", 0.0),
+        cloud=cloud_of(a.cloud) if a.cloud else None,
     )
+
+
+def cloud_of(text: str) -> Cloud:
+    """`--cloud`. Raises ValueError, ParamError."""
+    from guiderail.params import load
+    from guiderail.params_cloud import Cloud
+
+    return Cloud.model_validate_json(text) if text.lstrip().startswith("{") else load(text).env.cloud

@@ -87,7 +87,7 @@ class StageContext:
     `params`: checked parameters; reading a section that dvc.yaml does not list for this stage raises.
     `out`: temporary directory beside the final one; write outputs here and nowhere else.
     `final`: where `out` will be after success. `work`: attempt folder; put resumable state here.
-    `env_pool_url`: attach to a running environment pool instead of starting one.
+    `env_pool_url`: attach to a running environment pool instead of starting one. `yes`: costs are accepted.
     """
 
     params: Params
@@ -100,6 +100,7 @@ class StageContext:
     env_pool_url: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     bill: dict[str, float] = field(default_factory=dict)
+    yes: bool = False
 
     @property
     def seed(self) -> int:

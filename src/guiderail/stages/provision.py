@@ -3,7 +3,8 @@
 Reads params.provision. Writes tasks.json (the hashed split manifest) and selftest.json (per template: success of the
 expert, of doing nothing and of random clicks, run in the real environment through the pool). A template whose expert
 fails, or that is solved by doing nothing, ends the stage with an error that names it. Output depends on the
-parameters alone, not on the number of slots.
+parameters alone, not on the number of slots. Where machines cost money it first tells which and how much, and goes on
+only with --yes or a budget.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from guiderail.errors import Explained
+from guiderail.params_cloud import CLOUDS
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.local import env_pool
+from guiderail.pool.plan import check_consent, plan
 from guiderail.pool.work import map_pool
 from guiderail.stages.context import StageContext
 from guiderail.tasks import splits
@@ -33,6 +36,10 @@ def run(ctx: StageContext) -> None:
     manifest = splits.build_manifest(ctx.params.provision)
     tasks = selftest_tasks(manifest, ctx.params.provision.selftest_instances)
     env = ctx.params.env
+    if env.provider in CLOUDS and not ctx.env_pool_url and tasks:
+        told = plan(env)
+        ctx.say(told.text())
+        check_consent(told, ctx.yes)
     found: dict[str, dict[str, Any]] = {}
     if tasks:
         with (

@@ -42,9 +42,10 @@ StageFunction = Callable[..., None]
 
 @dataclass(frozen=True)
 class Attach:
-    """Services that run already and are to be used instead of starting own ones."""
+    """Services that run already and are to be used instead of starting own ones. `yes`: costs are accepted."""
 
     env_pool_url: str | None = None
+    yes: bool = False
 
 
 class _Guarded(Params):
@@ -178,6 +179,7 @@ def execute(
                     tracker,
                     attach.env_pool_url,
                     options or {},
+                    yes=attach.yes,
                 )
                 stage_function(job.stage)(ctx, **job.axes)
                 cost = meter.stop()

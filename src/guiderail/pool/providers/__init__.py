@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guiderail.pool.providers.base import Provider
 
-NAMES = ("local_browser", "noop", "process")
+if TYPE_CHECKING:
+    from guiderail.params_cloud import Cloud
+    from guiderail.pool.providers.cloud import CloudProvider
+
+CLOUD_NAMES = ("docker", "aws", "volcengine", "aliyun")  # keys of params_cloud.CLOUDS
+NAMES = ("local_browser", "noop", "process", *CLOUD_NAMES)
 PAGES_PER_BROWSER = 8  # 16 pages: 85 steps per CPU second with one browser, 104 with two (pages of one draw in turn)
 
 
@@ -26,10 +32,12 @@ def make_provider(
     call_timeout_s: float = 20.0,
     root: str = "",
     boot_s: float = 0.0,
+    cloud: Cloud | None = None,
 ) -> Provider:
     """The provider called `name` for `slots` machines; imports only that one. Raises ValueError.
 
-    `root` (process): folder that stands for the cloud; `boot_s` (noop, process): how long a machine boots.
+    `root` (process): folder that stands for the cloud; `boot_s` (noop, process): how long a machine boots; `cloud`
+    (docker, aws, volcengine, aliyun): what its machines are.
     """
     if name == "local_browser":
         from guiderail.pool.providers.local_browser import LocalBrowserProvider
@@ -46,4 +54,21 @@ def make_provider(
         if not root:
             raise ValueError("provider process needs a folder that stands for its cloud (--vm-root)")
         return ProcessProvider(Path(root), boot_s=boot_s)
+    if name in CLOUD_NAMES:
+        if cloud is None:
+            raise ValueError(f"provider {name} needs env.cloud of params.yaml (--cloud)")
+        return make_cloud(name, cloud)
     raise ValueError(f"unknown provider {name!r}; known: {', '.join(NAMES)}")
+
+
+def make_cloud(name: str, cloud: Cloud) -> CloudProvider:
+    """The cloud provider called `name` (one of CLOUD_NAMES). Its SDK is imported by `start`."""
+    if name == "docker":
+        from guiderail.pool.providers.docker import DockerProvider as Kind
+    elif name == "aws":
+        from guiderail.pool.providers.aws import AwsProvider as Kind  # type: ignore[assignment]
+    elif name == "volcengine":
+        from guiderail.pool.providers.volcengine import VolcengineProvider as Kind  # type: ignore[assignment]
+    else:
+        from guiderail.pool.providers.aliyun import AliyunProvider as Kind  # type: ignore[assignment]
+    return Kind(cloud)

@@ -1,0 +1,292 @@
+"""What the clouds have in common: everything of `base.Provider` over six blocking calls of an SDK.
+
+A subclass gives `open`, `quote`, `run`, `find`, `delete` and `explain`; they run in threads. Guarantees: `create` has
+one client token per name and asks again with it when the outcome of a call is unknown; a cancelled `create` ends only
+when its request has, so that whoever lists afterwards sees what it made; machines that boot are looked at together,
+one API call per POLL_S whatever their number; secrets come from the environment and are cut out of every error text.
+Does not sweep, count money or end a machine that failed to boot: the pool does. A reset is a new machine under the
+old name, so it takes as long as a boot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from guiderail.envs.types import Env
+from guiderail.params_cloud import Cloud
+from guiderail.pool.providers.base import (
+    LABEL_EXPIRES,
+    LABEL_NAME,
+    LABEL_OWNER,
+    LABEL_POOL,
+    BootFailed,
+    Misconfigured,
+    ProviderError,
+    Throttled,
+    Unreachable,
+    Vm,
+    VmSpec,
+    VmState,
+)
+from guiderail.pool.providers.probe import ping
+from guiderail.pool.vm.client import MachineEnv
+
+T = TypeVar("T")
+THREADS = 16
+BATCH = 100  # ids in one describe call: the limit of aliyun and volcengine
+PAUSES_S = (0.5, 1.5)  # between tries of a throttled call; after them the pool's own pauses begin
+SEEN_S = 30.0  # so long after create a machine may not show in lists yet
+END_S = 35.0  # how long terminate waits for a machine that cannot be ended yet (it is still being made)
+HINTS = {
+    "private": "a private address answers only inside the machines' network: run the pool there or set "
+    "env.cloud.address: public; else look at the security group and at the machine's own server",
+    "public": "look at the security group (it must let this computer in on that port) and at the machine's own server",
+}
+
+
+class ApiFault(ProviderError):
+    """No reply, or a fault of the API's: whether the call was carried out is unknown."""
+
+    code = "api_fault"
+
+
+class Busy(ProviderError):
+    """The machine is in a state in which it cannot be ended; it can be a little later."""
+
+    code = "busy"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A machine as a describe call shows it, and why it is not running. `ended`: terminated, costs nothing."""
+
+    vm: Vm
+    why: str = ""
+    ended: bool = False
+
+
+class CloudProvider:
+    """See the module."""
+
+    name = "cloud"
+    durable = True
+    reset_between_leases = True
+    hard_ttl = False
+    secret_names: tuple[str, ...] = ()  # environment variables that must be set
+    poll_s = 2.0
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        *,
+        connect: Callable[[Vm], Awaitable[Env]] | None = None,
+        answers: Callable[[str], Awaitable[str]] = ping,
+    ) -> None:
+        """`connect` works a machine's screen; `answers(address)` says "" or why its server does not answer."""
+        self.cloud, self.answers, self.open_env = cloud, answers, connect or _machine_env
+        self.price_per_hour, self.currency = cloud.price_per_hour, cloud.currency
+        self.price_source = "env.cloud.price_per_hour in params.yaml"
+        self.secrets: dict[str, str] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._looking: tuple[set[str], asyncio.Task[dict[str, Seen]]] | None = None
+
+    # ---- what a subclass gives; all blocking
+
+    def open(self) -> None:
+        """Make the client, check credentials, image and network. Raises what the SDK raises, or Misconfigured."""
+        raise NotImplementedError
+
+    def quote(self) -> tuple[float, str, str]:
+        """Price per hour by the provider's API, currency, source. Raises Misconfigured when it tells none."""
+        raise Misconfigured(
+            f"provider {self.name} cannot be asked for prices: set env.cloud.price_per_hour and env.cloud.currency"
+        )
+
+    def run(self, spec: VmSpec, token: str) -> Vm:
+        """Make one machine with `spec.labels()`; the same token gives the same machine."""
+        raise NotImplementedError
+
+    def find(self, labels: Mapping[str, str], ids: Sequence[str] = ()) -> list[Seen]:
+        """Machines with all `labels`, and one of `ids` unless that is empty."""
+        raise NotImplementedError
+
+    def delete(self, vm_id: str) -> None:
+        """End a machine; one that is not there is fine. Raises Busy while it cannot be ended."""
+        raise NotImplementedError
+
+    def explain(self, error: Exception) -> ProviderError:
+        """What an exception of the SDK means to the pool."""
+        raise NotImplementedError
+
+    # ---- base.Provider
+
+    async def start(self) -> None:
+        """Read the secrets, make the client, check everything, learn the price. Raises ProviderError."""
+        missing = [n for n in self.secret_names if not os.environ.get(n)]
+        if missing:
+            raise Misconfigured(f"provider {self.name} needs {' and '.join(missing)} in the environment")
+        self.secrets = {n: os.environ[n] for n in self.secret_names}
+        await self.call(self.open)
+        if not self.price_per_hour:
+            self.price_per_hour, self.currency, self.price_source = await self.call(self.quote)
+
+    async def create(self, spec: VmSpec) -> Vm:
+        """Ask for a machine. Raises ProviderError."""
+        return await self._create(spec, spec.name)
+
+    async def _create(self, spec: VmSpec, name: str) -> Vm:
+        token = name if len(name) <= 64 else hashlib.sha256(name.encode()).hexdigest()
+        for last in (False, True):
+            try:
+                return await self.call(lambda: self.run(spec, token), to_the_end=True)
+            except ApiFault:
+                if last:
+                    raise
+                await asyncio.sleep(PAUSES_S[0])
+        raise AssertionError
+
+    async def wait_ready(self, vm: Vm, timeout_s: float) -> Vm:
+        """Wait for its address, then for an answer there. Raises BootFailed, Unreachable."""
+        start, last, why, heard, known = time.monotonic(), vm, "the API did not show it", "", False
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        seen = await self._look(vm.id)
+                    except (Throttled, ApiFault) as e:
+                        why = str(e)
+                        continue
+                    if seen is None or seen.ended or seen.vm.state == "gone":
+                        if seen is None and not known and time.monotonic() - start < SEEN_S:
+                            continue
+                        raise BootFailed(f"{vm.name} ({vm.id}) ended while it booted: {seen.why if seen else why}")
+                    last, known, why = seen.vm, True, seen.why
+                    if last.address and last.state == "running":
+                        heard = await self.answers(last.address)
+                        if not heard:
+                            return last
+        except TimeoutError:
+            if last.address and last.state == "running":
+                raise self.unreachable(last, heard) from None
+            raise BootFailed(
+                f"{vm.name} ({vm.id}) was not running within {timeout_s:g} s: state {last.state}, "
+                f"{self.cloud.address} address {last.address or 'none yet'}" + (f" ({why})" if why else "")
+            ) from None
+
+    def unreachable(self, vm: Vm, why: str) -> Unreachable:
+        """The error that names address, port and what to do."""
+        host, _, port = vm.address.rpartition(":")
+        where = f"{vm.name} ({vm.id}) at its {self.cloud.address} address {host}, port {port}"
+        return Unreachable(f"{where}: {why or 'no answer'}; {HINTS[self.cloud.address]}")
+
+    async def connect(self, vm: Vm) -> Env:
+        """Connect to its server. Raises Unreachable."""
+        try:
+            return await self.open_env(vm)
+        except OSError as e:
+            raise self.unreachable(vm, f"{type(e).__name__}: {e}") from e
+
+    async def ready(self, vm: Vm) -> bool:
+        """Whether its server answers now."""
+        return bool(vm.address) and not await self.answers(vm.address)
+
+    async def reset(self, vm: Vm) -> Vm:
+        """End it and make another with its name, labels and hard limit. Raises ProviderError."""
+        await self.terminate(vm.id)
+        of = vm.labels.get
+        spec = VmSpec(vm.name, of(LABEL_POOL, ""), of(LABEL_OWNER, ""), float(of(LABEL_EXPIRES, 0)))
+        fresh = await self._create(spec, f"{vm.name}-{hashlib.sha256(vm.id.encode()).hexdigest()[:12]}")
+        return await self.wait_ready(fresh, self.cloud.boot_timeout_s)
+
+    async def terminate(self, vm_id: str) -> None:
+        """End it, waiting END_S while it is still being made. Raises ProviderError."""
+        end = time.monotonic() + END_S
+        while True:
+            try:
+                return await self.call(lambda: self.delete(vm_id), to_the_end=True)
+            except Busy:
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(self.poll_s)
+
+    async def list(self, labels: Mapping[str, str]) -> list[Vm]:
+        """Machines with `labels`, those that stopped included."""
+        return [s.vm for s in await self.call(lambda: self.find(labels)) if not s.ended]
+
+    async def stop(self) -> None:
+        """Let the threads go; machines stay."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+
+    # ---- inside
+
+    async def call(self, work: Callable[[], T], *, to_the_end: bool = False) -> T:
+        """`work` in a thread; a throttled one twice more. Raises ProviderError, never what the SDK raises.
+
+        `to_the_end`: when cancelled, wait until the request on its way is answered.
+        """
+        for pause in (*PAUSES_S, 0.0):
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=self.name)
+            future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if to_the_end:
+                    await asyncio.wait([future])
+                raise
+            except Exception as e:
+                error = e if isinstance(e, ProviderError) else self.explain(e)
+                if not isinstance(error, Throttled) or not pause:
+                    raise self._without_secrets(error) from None
+                await asyncio.sleep(pause)
+        raise AssertionError
+
+    def _without_secrets(self, error: ProviderError) -> ProviderError:
+        text = str(error)
+        for secret in self.secrets.values():
+            text = text.replace(secret, "***")
+        return type(error)(text)
+
+    async def _look(self, vm_id: str) -> Seen | None:
+        """The machine at the next common look."""
+        if self._looking is None:
+            ids: set[str] = set()
+            self._looking = ids, asyncio.create_task(self._look_at(ids))
+            self._looking[1].add_done_callback(lambda t: t.cancelled() or t.exception())
+        ids, task = self._looking
+        ids.add(vm_id)
+        return (await asyncio.shield(task)).get(vm_id)
+
+    async def _look_at(self, ids: set[str]) -> dict[str, Seen]:
+        await asyncio.sleep(self.poll_s)
+        self._looking = None
+        wanted, found = sorted(ids), []
+        for i in range(0, len(wanted), BATCH):
+            batch = wanted[i : i + BATCH]
+            found += await self.call(lambda batch=batch: self.find({}, batch))  # type: ignore[misc]
+        return {s.vm.id: s for s in found}
+
+    def vm(self, vm_id: str, labels: Mapping[str, str], state: VmState, host: str, created: float, **more: Any) -> Vm:
+        """A Vm from what the API tells."""
+        ours = {k: v for k, v in labels.items() if k.startswith("guiderail-")}
+        address = f"{host}:{self.cloud.port}" if host else ""
+        name = ours.get(LABEL_NAME, vm_id)
+        return replace(Vm(vm_id, name, state, ours, address, created, self.price_per_hour), **more)
+
+
+async def _machine_env(vm: Vm) -> Env:
+    return await MachineEnv.open(vm.address, vm.name)
+
+
+def classify(code: str, table: Mapping[type[ProviderError], tuple[str, ...]]) -> type[ProviderError] | None:
+    """The first class one of whose codes is `code` or begins it (Throttling stands for Throttling.User)."""
+    return next((kind for kind, codes in table.items() if code.startswith(codes)), None)
