@@ -169,11 +169,8 @@ class Context:
 
     def _anchor(self) -> tuple[int, ...]:
         """Ids of the text before a chunk's first frame."""
-        encode = self._builder.encode
-        ids = encode(self._instruction + "\n")
-        if not self._done:
-            return ids
-        return (*ids, *encode("Done: " + "; ".join(self._done[-SUMMARY_STEPS:]) + "\n"))
+        done = "\nDone: " + "; ".join(self._done[-SUMMARY_STEPS:]) if self._done else ""
+        return self._builder.encode(self._instruction + done + "\n")
 
     def prompt(self) -> Prompt:
         """The current chunk up to and including the opened assistant turn. Raises RuntimeError without a frame."""
