@@ -118,7 +118,7 @@ class Provision(Section):
         6, ge=1, le=100_000, description="Fixed train instances per template (evaluation split a)."
     )
     fresh_instances: int = Field(
-        20, ge=1, le=100_000, description="Fresh instances per train template (evaluation split b)."
+        40, ge=1, le=100_000, description="Fresh instances per train template (evaluation split b)."
     )
     heldout_instances: int = Field(
         10, ge=1, le=100_000, description="Instances per held-out template (evaluation split c)."
@@ -133,7 +133,7 @@ class Provision(Section):
 class Demos(Section):
     """Expert demonstrations."""
 
-    per_template: int = Field(2, ge=1, le=100_000, description="Demonstrations per train template.")
+    per_template: int = Field(8, ge=1, le=100_000, description="Demonstrations per train template.")
     point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
 
 
@@ -160,7 +160,7 @@ class Sft(Optim):
     """Supervised warm-up on demonstrations with the thought line."""
 
     lr: float = Field(3e-4, gt=0, le=10)
-    epochs: int = Field(10, ge=1, le=10_000)
+    epochs: int = Field(6, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
     mode: Literal["full", "lora"] = "full"
@@ -171,10 +171,10 @@ class Sft(Optim):
 class Rl(Optim):
     """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
 
-    lr: float = Field(4e-4, gt=0, le=10)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr: float = Field(5e-4, gt=0, le=10)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
     algorithm: Literal["grpo"] = "grpo"
-    iterations: int = Field(30, ge=1, le=1_000_000)
+    iterations: int = Field(40, ge=1, le=1_000_000)
     groups: int = Field(16, ge=1, le=100_000, description="Task instances per iteration.")
     group_size: int = Field(8, ge=2, le=10_000, description="Rollouts per task instance.")
     temperature: float = Field(0.7, gt=0, le=100)
