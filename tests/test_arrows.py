@@ -12,8 +12,18 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 # From the ground up; rooms of one floor may use each other, modules of any floor those below.
 FLOORS = [
-    {"errors", "seeds", "yaml_file", "service_guard", "curves", "param_errors", "__init__"},
-    {"actions", "algorithms", "params", "services", "tracking", "tracking_mlflow", "workflow", "provenance"},
+    {"errors", "seeds", "yaml_file", "service_guard", "curves", "param_errors", "param_section", "__init__"},
+    {
+        "actions",
+        "algorithms",
+        "params",
+        "params_cloud",
+        "services",
+        "tracking",
+        "tracking_mlflow",
+        "workflow",
+        "provenance",
+    },
     {"tasks"},
     {"envs", "models"},
     {"pool", "checkpoints"},

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from guiderail.params import Env
+from guiderail.params import Env, Params
 from guiderail.params_cloud import CLOUDS
 from guiderail.pool.options import provider_of
 from guiderail.pool.plan import NotConfirmed, Plan, check_consent, plan
@@ -93,7 +93,8 @@ def test_the_names_on_the_command_line_are_those_of_the_parameters() -> None:
 
 
 def test_a_server_takes_its_cloud_from_params_or_json(cloud: Realm, tmp_path: Path) -> None:
-    tree = {"env": {"provider": "aliyun", "cloud": cloud.params().model_dump()}}
+    tree = Params().model_dump(mode="json")
+    tree["env"] |= {"provider": "aliyun", "cloud": cloud.params().model_dump(mode="json")}
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(tree))
     for given in (str(tmp_path / "p.yaml"), cloud.params().model_dump_json()):
         provider = provider_of(parse(["--provider", "aliyun", "--cloud", given]))

@@ -178,7 +178,7 @@ def test_wrong_temperature_is_refused(tmp_path):
     class Cold(World):
         def collect(self, tasks, iteration, round=0):
             episodes, frames = super().collect(tasks, iteration, round)
-            cool = [tuple(dataclasses.replace(r, temperature=0.7) for r in e.rows) for e in episodes]
+            cool = [tuple(dataclasses.replace(r, temperature=RL.temperature / 2) for r in e.rows) for e in episodes]
             return [dataclasses.replace(e, rows=r) for e, r in zip(episodes, cool, strict=True)], frames
 
     with pytest.raises(GateError, match="at rollout"):

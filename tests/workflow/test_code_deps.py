@@ -13,6 +13,8 @@ SRC = ROOT / "src"
 PLUMBING = {
     "guiderail",
     "guiderail.params",
+    "guiderail.param_section",
+    "guiderail.params_cloud",
     "guiderail.curves",
     "guiderail.errors",
     "guiderail.param_errors",

@@ -343,7 +343,7 @@ def test_help_is_quick_and_teaches(project):
 def test_only_the_services_that_can_be_attached_are_offered(command):
     (sub,) = (a for a in build()._actions if a.dest == "command")
     offered = {o for action in sub.choices[command]._actions for o in action.option_strings if o.endswith("-url")}
-    assert offered == {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach)}
+    assert offered == {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach) if f.name != "yes"}
 
 
 def test_context_progress_without_terminal(tmp_path, capsys):

@@ -12,16 +12,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from guiderail.envs.types import Env
 from guiderail.pool.calls import Calls
+from guiderail.pool.desk import Desk
 from guiderail.pool.leases import REMEMBERED, Lease
 from guiderail.pool.providers.base import LABEL_POOL, Fenced, Vm
 from guiderail.pool.store import LeaseRow, VmRow
-
-if TYPE_CHECKING:
-    from guiderail.pool.manager import Pool
+from guiderail.pool.sweeper import sweep
 
 log = logging.getLogger("guiderail.pool")
 CHECK_TIMEOUT_S = 6.0
@@ -29,7 +27,7 @@ FIRST_SWEEP_S = 30.0
 FENCED = "was fenced: the server ended and {}"
 
 
-async def recover(pool: Pool) -> None:
+async def recover(pool: Desk) -> None:
     """Take up, fence and end. Called once, before anything is lent. Raises what `provider.list` raises."""
     store, rows = pool.store, {r.name: r for r in pool.store.live_vms()}
     leases = {x.vm: x for x in store.live_leases()}
@@ -55,14 +53,12 @@ async def recover(pool: Pool) -> None:
         store.vm_ended(name, "gone when the next server looked")
     # the rest carries our label and is no slot's: the sweeper's first round, before anything is lent
     if listed:
-        from guiderail.pool.sweeper import sweep
-
         with contextlib.suppress(TimeoutError):  # the rest is found again while the pool runs
             async with asyncio.timeout(FIRST_SWEEP_S):
                 pool.counts["swept"] += await sweep(pool.provider, pool.config.name, pool.machines.names, store)
 
 
-async def _reach(pool: Pool, vm: Vm) -> Env | None:
+async def _reach(pool: Desk, vm: Vm) -> Env | None:
     """A connection to a machine that answers, else None."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
@@ -72,7 +68,7 @@ async def _reach(pool: Pool, vm: Vm) -> Env | None:
         return None
 
 
-def _adopt(pool: Pool, index: int, vm: Vm, env: Env, row: VmRow, lease: LeaseRow | None) -> None:
+def _adopt(pool: Desk, index: int, vm: Vm, env: Env, row: VmRow, lease: LeaseRow | None) -> None:
     """Put a machine into a slot, with its lease if that may go on."""
     pool.machines.adopt(index, vm, env, row.expires)
     pool.store.vm_slot(vm.name, index)
