@@ -214,7 +214,8 @@ def test_a_graceful_end_leaves_machines_only_when_told(tmp_path: Path, keep: boo
         lease = await pool.allocate("a", 30, 20, "")
         before = w.pids()
         await pool.stop()
-        assert w.pids() == (before if keep else {})
+        kept = w.pids()  # a machine that still booted is ended either way
+        assert (kept and kept.items() <= before.items()) if keep else not kept
         pool = await w.open(2)
         if keep:
             assert pool.lease(lease.id, lease.token)
