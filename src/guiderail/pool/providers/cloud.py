@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ class Seen:
     ended: bool = False
 
 
-class CloudProvider:
+class CloudProvider(ABC):
     """See the module."""
 
     name = "cloud"
@@ -99,9 +100,9 @@ class CloudProvider:
 
     # ---- what a subclass gives; all blocking
 
+    @abstractmethod
     def open(self) -> None:
         """Make the client, check credentials, image and network. Raises what the SDK raises, or Misconfigured."""
-        raise NotImplementedError
 
     def quote(self) -> tuple[float, str, str]:
         """Price per hour by the provider's API, currency, source. Raises Misconfigured when it tells none."""
@@ -109,21 +110,21 @@ class CloudProvider:
             f"provider {self.name} cannot be asked for prices: set env.cloud.price_per_hour and env.cloud.currency"
         )
 
+    @abstractmethod
     def run(self, spec: VmSpec, token: str) -> Vm:
         """Make one machine with `spec.labels()`; the same token gives the same machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def find(self, labels: Mapping[str, str], ids: Sequence[str] = ()) -> list[Seen]:
         """Machines with all `labels`, and one of `ids` unless that is empty."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delete(self, vm_id: str) -> None:
         """End a machine; one that is not there is fine. Raises Busy while it cannot be ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self, error: Exception) -> ProviderError:
         """What an exception of the SDK means to the pool."""
-        raise NotImplementedError
 
     # ---- base.Provider
 
