@@ -1,4 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, serve, pool,
+ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -32,6 +33,7 @@ around it:
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
+  serve       serve a model with vLLM (for rl --engine-url)
   pool        list machines of a pool, end orphans, show costs
   ui          open MLflow on the runs
 
@@ -75,6 +77,8 @@ def build() -> argparse.ArgumentParser:
         p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
         if "env-pool" in stage.uses:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
+        if "engine" in stage.uses:
+            p.add_argument("--engine-url", metavar="URL", default="", help="use this vLLM server (engine.kind vllm)")
         if name == "provision":
             p.add_argument("--yes", action="store_true", help="accept what cloud machines cost, without a budget")
     for name, (text, add) in EXTRA.items():
@@ -89,7 +93,7 @@ def _stage(args: argparse.Namespace) -> None:
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
-    attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False))
+    attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False), getattr(args, "engine_url", ""))
     run_stage(args.command, axes, args.params, attach)
 
 
@@ -203,6 +207,18 @@ def _ui(args: argparse.Namespace) -> None:
     os.execv(program, ["mlflow", "ui", *where])
 
 
+def _serve_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.rollout.engines.serve import command_options
+
+    command_options(p)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from guiderail.rollout.engines.serve import run
+
+    run(args)
+
+
 def _pool_options(p: argparse.ArgumentParser) -> None:
     from guiderail.pool.options import command_options
 
@@ -227,10 +243,12 @@ EXTRA = {
         "Write manifest.json of a base model again: the hash of every file, which stages check before they load it.",
         _manifest_options,
     ),
+    "serve": ("Serve a model with vLLM on 127.0.0.1, for `guiderail rl --engine-url`. Ctrl-C ends it.", _serve_options),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
 RUN = {
+    "serve": _serve,
     "pool": _pool,
     "setup": _setup,
     "preset": _preset,

@@ -73,10 +73,10 @@ STAGES = {
         "Goes on from its last checkpoint after a kill.",
         "results/sft/seedS/checkpoint, results/provision/tasks.json",
         "results/rl/R/seedS/ (checkpoint/, curves.jsonl, metrics.json, rollouts/)",
-        "rl, recipes.R, prompt, model, env",
+        "rl, recipes.R, engine, prompt, model, env",
         "guiderail merge --recipe grpo --seed 0",
         axes=("recipe", "seed"),
-        uses=("env-pool",),
+        uses=("env-pool", "engine"),
     ),
     "merge": StageHelp(
         "make one checkpoint of adapter and base",

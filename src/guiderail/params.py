@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_engine import Engine
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -302,6 +303,7 @@ class Params(Section):
     demos: Demos = Demos()
     sft: Sft = Sft()
     rl: Rl = Rl()
+    engine: Engine = Engine()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
     evaluate: Evaluate = Evaluate()

@@ -10,9 +10,8 @@ Schema (list columns hold one entry per token, frame or span):
     threshold, task_id,
               instruction, outcome, cause, reward (null when not measured), detail, n_steps, n_tokens, last_frame
     steps     episode_id, step, frame (the one the policy saw), chunk, prompt_len, ids, logprobs, finish_reason, text,
-    temperature,
-              top_p, max_new_tokens, seed, thought, action (canonical JSON), parse_error, policy_version,
-              seconds_policy, seconds_env
+              weight_version (as a server reported it, else ""), temperature, top_p, max_new_tokens, seed, thought,
+              action (canonical JSON), parse_error, policy_version, seconds_policy, seconds_env
     rows      episode_id, chunk, ids, frames, span_start, span_end, logprobs, steps, temperature
 """
 
@@ -45,6 +44,7 @@ EPISODES = pa.schema(
 STEPS = pa.schema(
     {"episode_id": _TEXT, "step": _I32, "frame": _TEXT, "chunk": _I32, "prompt_len": _I32}
     | {"ids": pa.list_(_I32), "logprobs": pa.list_(_F64), "finish_reason": _TEXT, "text": _TEXT}
+    | {"weight_version": _TEXT}
     | {"temperature": _F64, "top_p": _F64, "max_new_tokens": _I32, "seed": _I64}
     | {"thought": _TEXT, "action": _TEXT, "parse_error": _TEXT, "policy_version": _I32}
     | {"seconds_policy": _F64, "seconds_env": _F64}
@@ -138,7 +138,7 @@ def _episode(d: dict[str, Any], steps: tuple[StepRecord, ...], rows: tuple[Chunk
 
 _STEP = ("step", "frame", "chunk", "prompt_len", "thought", "action", "parse_error", "policy_version")
 _SECONDS = ("seconds_policy", "seconds_env")
-_COMPLETION = ("ids", "logprobs", "finish_reason", "text")
+_COMPLETION = ("ids", "logprobs", "finish_reason", "text", "weight_version")
 _SAMPLING = ("temperature", "top_p", "max_new_tokens", "seed")
 
 
@@ -152,7 +152,9 @@ def _step_record(e: Episode, s: StepRecord) -> dict[str, Any]:
 
 
 def _step(d: dict[str, Any]) -> StepRecord:
-    completion = Completion(tuple(d["ids"]), tuple(d["logprobs"]), d["finish_reason"], d["text"])
+    completion = Completion(
+        tuple(d["ids"]), tuple(d["logprobs"]), d["finish_reason"], d["text"], d["weight_version"] or ""
+    )
     sampling = SamplingParams(**{k: d[k] for k in _SAMPLING})
     return StepRecord(completion=completion, sampling=sampling, **{k: d[k] for k in _STEP + _SECONDS})
 

@@ -26,12 +26,14 @@ class SamplingParams:
 @dataclass(frozen=True)
 class Completion:
     """Sampled ids (stop token included when one was sampled) and their log-probs at the sampling temperature
-    after the special-token mask; finish reason "stop" or "length"."""
+    after the special-token mask; finish reason "stop" or "length". `weight_version`: the weights that a server says it
+    sampled with ("" from an engine inside the trainer's process, which has no others)."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
     text: str
+    weight_version: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from guiderail.yaml_file import read_yaml
 USES_MODEL = {"sft", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
 USES_POOL = {"provision", "demos", "rl", "evaluate"}
+USES_ENGINE = {"rl"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:
@@ -48,10 +49,8 @@ def near(value: str, known: Iterable[str]) -> str:
     return f"{text} " if text.startswith("Did you mean") else ""
 
 
-def check_pool_url(url: str | None) -> None:
-    """An address given with --env-pool-url must be one, and its token must be there."""
-    if url is None:
-        return
+def check_url(option: str, url: str, example: str) -> None:
+    """An address must be one."""
     try:
         parts = urlsplit(url)
         right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -59,7 +58,35 @@ def check_pool_url(url: str | None) -> None:
     except ValueError:  # a port that is no number, or beyond 65535; brackets that do not close
         right = False
     if not right:
-        raise ParamError(f"--env-pool-url {url}: must be of the form http://host:port, e.g. http://127.0.0.1:18080.")
+        raise ParamError(f"{option} {url}: must be of the form http://host:port, e.g. {example}.")
+
+
+def check_engine(params: Params, stage: str, url: str) -> None:
+    """The inference server of a stage: its address must be one, or there must be an environment to start it from."""
+    if stage not in USES_ENGINE:
+        return
+    if url and params.engine.kind != "vllm":
+        raise ParamError(f"--engine-url {url}: engine.kind is {params.engine.kind!r}; set it to vllm.")
+    if params.engine.kind != "vllm":
+        return
+    for option, given in (("--engine-url", url), ("engine.url =", params.engine.url)):
+        if given:
+            check_url(option, given, "http://127.0.0.1:8000")
+            return
+    from guiderail.errors import InputError
+    from guiderail.rollout.engines.vllm_server import find_build
+
+    try:
+        find_build(params.engine.python)
+    except InputError as e:
+        raise ParamError(f"engine.kind = 'vllm': {e}") from None
+
+
+def check_pool_url(url: str | None) -> None:
+    """An address given with --env-pool-url must be one, and its token must be there."""
+    if url is None:
+        return
+    check_url("--env-pool-url", url, "http://127.0.0.1:18080")
     if not os.environ.get(TOKEN_ENV):
         raise ParamError(
             f"--env-pool-url {url}: {TOKEN_ENV} is not set. Put the pool's token into it: the one its server was "

@@ -87,7 +87,8 @@ class StageContext:
     `params`: checked parameters; reading a section that dvc.yaml does not list for this stage raises.
     `out`: temporary directory beside the final one; write outputs here and nowhere else.
     `final`: where `out` will be after success. `work`: attempt folder; put resumable state here.
-    `env_pool_url`: attach to a running environment pool instead of starting one. `yes`: costs are accepted.
+    `env_pool_url`, `engine_url`: attach to a running environment pool or inference server instead of starting one.
+    `yes`: costs are accepted.
     """
 
     params: Params
@@ -101,6 +102,7 @@ class StageContext:
     options: dict[str, str] = field(default_factory=dict)
     bill: dict[str, float] = field(default_factory=dict)
     yes: bool = False
+    engine_url: str = ""
 
     @property
     def seed(self) -> int:

@@ -1,6 +1,6 @@
 """rl: GRPO from the warm-up's checkpoint on endless fresh instances of the train templates, in real browsers.
 
-Reads results/sft/seedS/checkpoint and the task manifest (params rl, recipes.R, prompt, model, env). Writes
+Reads results/sft/seedS/checkpoint and the task manifest (params rl, recipes.R, engine, prompt, model, env). Writes
 checkpoint/, metrics.json and rollouts/ (episodes, steps and rows as Parquet, one part per iteration, and a sample of
 frames). Resumes from its attempt folder.
 """
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from guiderail.models.frames import FrameStore
-from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
 from guiderail.params import Rl
 from guiderail.pool.local import env_pool
 from guiderail.rollout.collector import collect
-from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.store import write_episodes
 from guiderail.rollout.types import Episode
 from guiderail.stages import paths
@@ -25,8 +23,8 @@ from guiderail.stages.context import StageContext
 from guiderail.tasks.splits import load_manifest, rl_task
 from guiderail.tasks.types import TaskSpec
 from guiderail.train import rl as loop
-from guiderail.train.optim import folded
-from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
+from guiderail.train.sampler import Sampler, open_sampler
+from guiderail.train.start import Start, load_reference, open_start, write_checkpoint, write_json
 
 
 def run(ctx: StageContext, recipe: str, seed: str) -> None:
@@ -39,11 +37,14 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
 
     log, bill = ctx.work / "env-pool.log", ctx.pool_costs
     opened_pool = env_pool(p.env, ctx.env_pool_url, log=log, owner=ctx.label, costs=bill)
-    with opened_pool as pool, ctx.progress(rl.iterations) as bar:
+    sampler = open_sampler(
+        p.engine, opened, rl, p.model, images=p.prompt.chunk_steps, work=ctx.work, url=ctx.engine_url
+    )
+    with opened_pool as pool, sampler as engines, ctx.progress(rl.iterations) as bar:
         totals = loop.train(
             opened.policy,
             opened.learner,
-            PoolRollouts(ctx, rl, opened.policy, pool, tasks),
+            PoolRollouts(ctx, rl, opened, engines, pool, tasks),
             rl,
             seed=ctx.seed,
             work=ctx.work,
@@ -75,7 +76,8 @@ class PoolRollouts:
 
     ctx: StageContext
     rl: Rl
-    policy: Policy
+    opened: Start
+    sampler: Sampler
     pool: tuple[str, str]
     manifest: dict[str, Any]
 
@@ -86,13 +88,13 @@ class PoolRollouts:
 
     def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
         """`rl.group_size` siblings of every task; frames are kept in memory, as long as the trainer needs them."""
-        p, frames = self.ctx.params, FrameStore(None)
-        with folded(self.policy.model):
+        p, frames, policy = self.ctx.params, FrameStore(None), self.opened.policy
+        with self.sampler.sampling(frames, iteration) as engine:
             episodes, _ = collect(
-                HfEngine(self.policy, frames),
+                engine,
                 self.pool,
                 [(t, s) for t in tasks for s in range(self.rl.group_size)],
-                PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens, self.policy.resized),
+                PromptBuilder(policy.tokenizer, p.prompt, policy.image_tokens, policy.resized),
                 frames=frames,
                 temperature=self.rl.temperature,
                 run_seed=self.ctx.seed,

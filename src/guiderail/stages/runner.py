@@ -46,6 +46,7 @@ class Attach:
 
     env_pool_url: str | None = None
     yes: bool = False
+    engine_url: str = ""
 
 
 class _Guarded(Params):
@@ -104,6 +105,7 @@ def run_stage(
     checks.check_axes(params, spec, job)
     attach = attach or Attach()
     checks.check_pool_url(attach.env_pool_url)
+    checks.check_engine(params, name, attach.engine_url)
     checks.check_environment(params, name)
     if name in checks.USES_POOL and attach.env_pool_url is None:
         checks.check_browser(params)
@@ -180,6 +182,7 @@ def execute(
                     attach.env_pool_url,
                     options or {},
                     yes=attach.yes,
+                    engine_url=attach.engine_url,
                 )
                 stage_function(job.stage)(ctx, **job.axes)
                 cost = meter.stop()
