@@ -1,5 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, serve, pool,
-ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest,
+consolidate, serve, pool, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -33,6 +33,7 @@ around it:
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
+  consolidate put shards of a distributed run together
   serve       serve a model with vLLM (for rl --engine-url)
   pool        list machines of a pool, end orphans, show costs
   ui          open MLflow on the runs
@@ -207,6 +208,18 @@ def _ui(args: argparse.Namespace) -> None:
     os.execv(program, ["mlflow", "ui", *where])
 
 
+def _consolidate_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.checkpoints.command import command_options
+
+    command_options(p)
+
+
+def _consolidate(args: argparse.Namespace) -> None:
+    from guiderail.checkpoints import command
+
+    command.run(args)
+
+
 def _serve_options(p: argparse.ArgumentParser) -> None:
     from guiderail.rollout.engines.serve import command_options
 
@@ -243,11 +256,13 @@ EXTRA = {
         "Write manifest.json of a base model again: the hash of every file, which stages check before they load it.",
         _manifest_options,
     ),
+    "consolidate": ("Put shards of a distributed run together: one Hugging Face folder.", _consolidate_options),
     "serve": ("Serve a model with vLLM on 127.0.0.1, for `guiderail rl --engine-url`. Ctrl-C ends it.", _serve_options),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
 RUN = {
+    "consolidate": _consolidate,
     "serve": _serve,
     "pool": _pool,
     "setup": _setup,

@@ -20,4 +20,4 @@ class Engine(Section):
     max_seqs: int = Field(32, ge=1, le=4096, description="vllm: completions at a time.")
     gpu_memory: float = Field(0.5, gt=0, le=1, description="vllm on a GPU: share of its memory (the trainer's apart).")
     cpu_cache_gb: int = Field(1, ge=1, le=4096, description="vllm on a CPU: GiB of its key/value cache.")
-    start_timeout_s: float = Field(600.0, gt=0, le=86_400, description="vllm: how long it may take to be ready.")
+    start_timeout_s: float = Field(1200.0, gt=0, le=86_400, description="vllm: how long it may take to be ready.")

@@ -150,6 +150,17 @@ def test_a_cut_dcp_file_is_found_before_a_tensor_is_read(copy):
         DcpFolder(copy.dcp)
 
 
+def test_the_command_tells_what_it_made_and_what_differs(run, tmp_path, capsys):
+    from guiderail.cli import main
+
+    asked = ["consolidate", str(run / "ranks"), "--like", str(run / "base"), "--against", str(run / "base")]
+    assert main([*asked, "--out", str(tmp_path / "a")]) == 0
+    assert "from 2 shards\nequal to" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="differs from"):
+        main([*asked, "--out", str(tmp_path / "b"), "--dtype", "bfloat16"])
+    assert "shape or dtype differs: model.language_model.norm.weight" in capsys.readouterr().out
+
+
 def test_an_existing_folder_is_left_alone(run, tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(FileExistsError):
