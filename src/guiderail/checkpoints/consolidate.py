@@ -48,7 +48,7 @@ def skeleton(folder: Path) -> Skeleton:
         model = AutoModelForImageTextToText.from_config(config)
     shapes = {n: tuple(t.shape) for n, t in model.state_dict().items()}
     first: dict[int, str] = {}
-    tied = {}
+    tied: dict[str, str] = {}
     for name, param in model.named_parameters(remove_duplicate=False):
         if first.setdefault(id(param), name) != name:
             tied[name] = first[id(param)]
@@ -168,7 +168,8 @@ class Difference:
 def compare(a: Path, b: Path) -> Difference:
     """What differs between the weights of two Hugging Face folders; memory holds one tensor of each."""
     at_a, at_b = _places(a), _places(b)
-    forms, values = [], {}
+    forms: list[str] = []
+    values: dict[str, float] = {}
     for name in sorted(at_a.keys() & at_b.keys()):
         one, two = _read(at_a[name], name), _read(at_b[name], name)
         if one.shape != two.shape or one.dtype != two.dtype:

@@ -70,7 +70,7 @@ class RankFiles:
         """(axis or None for copies, ranks whose pieces make it up, whole shape) of a tensor."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        parts = [r[name] for r in self._ranks]
+        parts: list[Any] = [r[name] for r in self._ranks]
         if len({(_local(t).dtype, isinstance(t, DTensor)) for t in parts}) != 1:
             raise ShardError(f"{name}: its dtype or kind differs between ranks; the files are of different runs")
         if not isinstance(parts[0], DTensor):

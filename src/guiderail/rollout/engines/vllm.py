@@ -139,4 +139,7 @@ class VllmEngine:
 
 def one_pad_per_image(ids: Sequence[int], pad: int) -> list[int]:
     """`ids` with each run of `pad` made one."""
-    return [i for i, run in groupby(ids) for i in ([i] if i == pad else run)]
+    out: list[int] = []
+    for token, run in groupby(ids):
+        out += [token] if token == pad else list(run)
+    return out
