@@ -27,7 +27,7 @@ from guiderail.pool.leases import (
     Unwritten,
 )
 from guiderail.pool.machines import Machines
-from guiderail.pool.providers.base import Fenced, Misconfigured, Provider
+from guiderail.pool.providers.base import Fenced, Provider
 from guiderail.pool.queue import Queue, Waiter
 from guiderail.pool.store import Store
 
@@ -57,7 +57,8 @@ class Desk:
     async def allocate(self, holder: str, ttl_s: float, wait_s: float, request_id: str) -> Lease:
         """A lease on a machine that answers, first come first served; the same request id gets the same one.
 
-        Raises NoSlot after `wait_s` seconds, BudgetExhausted or ProvisionFailed when none will come, Draining.
+        Raises NoSlot after `wait_s` seconds, BudgetExhausted or ProvisionFailed when none will come, Draining, and
+        RequestReused when the request id came with another holder or time to live.
         """
         if self.draining:
             raise Draining("the pool is shutting down")
@@ -88,9 +89,9 @@ class Desk:
 
     async def close(self, lease: Lease) -> None:
         """Give the slot back, after a call that may still run on it."""
-        running = self.calls[lease.id].running
-        if running is not None:
-            await asyncio.wait([running])
+        book = self.calls[lease.id]
+        while book.running is not None:  # another may have begun before we were told that one ended
+            await asyncio.wait([book.running])
         self.table.release(lease)
         self._pump()
 
@@ -99,7 +100,7 @@ class Desk:
         self._pump()
 
     def _quarantine(self, slot: int, why: str) -> None:
-        """Take a slot out of use, its lease with it, and have its machine replaced."""
+        """Take a slot out of use, its lease with it, and have its machine replaced: later, if the last was no good."""
         self.table.down(slot, why)
         if not self.draining:
             self.counts["rebuilds"] += 1
@@ -170,8 +171,8 @@ class Desk:
         """Why no machine will be made any more."""
         if said := self.machines.over_budget():
             return BudgetExhausted(said)
-        trouble = self.machines.trouble
-        return ProvisionFailed(str(trouble)) if isinstance(trouble, Misconfigured) else None
+        refused = self.machines.refused()
+        return ProvisionFailed(refused) if refused else None
 
     def _shortage(self) -> str:
         """Why there is no machine, in words."""

@@ -184,8 +184,14 @@ class LeaseTable:
         lease.deadline = now + lease.ttl_s
         return lease
 
+    def check(self, lease: Lease) -> None:
+        """Whoever waited with a lease in hand looks again before it acts. Raises LeaseEnded."""
+        if self.leases.get(lease.id) is not lease:
+            raise LeaseEnded(f"lease {lease.id} {self.ended.get(lease.id, 'is over')}; allocate a new one")
+
     def begin(self, lease: Lease) -> None:
-        """A call starts: the lease cannot expire until `finish`."""
+        """A call starts: the lease cannot expire until `finish`. Raises LeaseEnded: its slot may be another's now."""
+        self.check(lease)
         lease.calls += 1
 
     def finish(self, lease: Lease, now: float) -> None:

@@ -21,6 +21,7 @@ from guiderail.pool.wire import Reply
 
 MEMORY = ":memory:"
 KEPT_BODY = 1 << 18  # a longer reply is not kept over a restart
+LOCK_TRIES, LOCK_PAUSE_S = 10, 0.1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS vms (
   name TEXT PRIMARY KEY, id TEXT NOT NULL DEFAULT '', provider TEXT NOT NULL, owner TEXT NOT NULL,
@@ -76,14 +77,12 @@ class Store:
         if path != MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             self.lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(self.lock):
                 os.close(self.lock)
                 raise StoreTaken(
                     f"another pool server works with the state in {path}; end it first, or give this one "
                     "another --state and another --name"
-                ) from None
+                )
         self.db = sqlite3.connect(path, isolation_level=None)
         self.db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {SCHEMA}")
         (last,) = self.db.execute("SELECT coalesce(max(token), 0) FROM leases").fetchone()
@@ -163,9 +162,9 @@ class Store:
             self.db.execute("DELETE FROM calls WHERE lease=?", (lease_id,))
 
     def live_leases(self) -> list[LeaseRow]:
-        """Leases not known to have ended."""
+        """Leases not known to have ended, oldest first."""
         rows = self.db.execute(
-            "SELECT id, token, vm, holder, ttl, request, started, over FROM leases WHERE ended IS NULL"
+            "SELECT id, token, vm, holder, ttl, request, started, over FROM leases WHERE ended IS NULL ORDER BY token"
         )
         return [LeaseRow(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), bool(r[7])) for r in rows]
 
@@ -197,3 +196,14 @@ class Store:
         """(request, digest, reply if kept, whether it was done) of every call."""
         rows = self.db.execute("SELECT request, digest, status, type, body FROM calls WHERE lease=?", (lease_id,))
         return [(r[0], r[1], Reply(r[2], r[4], r[3]) if r[4] is not None else None, r[2] != 0) for r in rows]
+
+
+def _locked(fd: int) -> bool:
+    """Take the lock; `guiderail pool` holds it for an instant when it looks whether a server does."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+    return False
