@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from guiderail.envs.types import InfraError
 from guiderail.pool.providers import probe
 from guiderail.pool.providers.aws import user_data
 from guiderail.pool.providers.base import (
@@ -25,6 +26,7 @@ from guiderail.pool.providers.base import (
     VmSpec,
 )
 from guiderail.pool.providers.cloud import CloudProvider
+from guiderail.tasks.types import TaskSpec
 from pool.clouds.world import SECRET_KEY
 from pool.conformance.clouds import ENVIRONMENT, Realm, realm
 
@@ -119,7 +121,7 @@ def test_a_half_dead_machine_is_told_by_address_port_and_remedy(cloud: Realm, mo
         vm = await provider.create(spec())
         made = cloud.world.instances[vm.id]
         host, port = made.host, made.asked.get("Port", cloud.world.port)
-        while not (await probe.ping(f"{host}:{port}")).startswith("connections are taken"):
+        while not (await probe.ping(f"{host}:{port}", "a-1")).startswith("connections are taken"):
             await asyncio.sleep(0.05)
         with pytest.raises(Unreachable) as e:
             await provider.wait_ready(vm, 4.0)
@@ -396,6 +398,30 @@ def test_a_daemon_elsewhere_needs_a_public_address(cloud: Realm) -> None:
         asyncio.run(cloud.provider(endpoint="unix:///nowhere.sock").start())
 
 
+@on(*ALL)
+def test_an_address_that_another_machine_has_taken_over_is_not_ours(cloud: Realm) -> None:
+    """A spot machine was taken away, and its address went to a machine of another pool."""
+
+    async def test(provider: CloudProvider) -> None:
+        vm = await provider.wait_ready(await provider.create(spec()), 20.0)
+        env = await provider.connect(vm)
+        await env.reset(TaskSpec("noop", "count", 1))
+        assert await provider.ready(vm)
+        cloud.world.kill(vm.id)
+        cloud.world.boot(cloud.world.instances[vm.id])
+        while (said := await probe.ping(vm.address, "a-1")).startswith("no connection"):
+            await asyncio.sleep(0.02)
+        assert "this is machine of nobody yet, not a-1" in said and not await provider.ready(vm)
+        assert await probe.ping(vm.address, "b-1", claim=True) == ""
+        assert not await provider.ready(vm)
+        with pytest.raises(InfraError, match="this is machine b-1, not a-1"):
+            await (await provider.connect(vm)).reset(TaskSpec("noop", "count", 1))
+        with pytest.raises(Unreachable, match="refuses: this is machine b-1, not a-1"):
+            await provider.wait_ready(vm, 1.0)
+
+    run(cloud.provider(), test)
+
+
 def test_the_probe_tells_a_stranger_from_a_machine() -> None:
     async def main() -> None:
         async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -404,7 +430,7 @@ def test_the_probe_tells_a_stranger_from_a_machine() -> None:
 
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
-        assert "none of ours" in await probe.ping(f"{host}:{port}")
+        assert "none of ours" in await probe.ping(f"{host}:{port}", "a-1")
         server.close()
 
     asyncio.run(main())

@@ -25,6 +25,7 @@ from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
 CREATE_TIMEOUT_S = 60.0  # what a provider may take to ask for a machine
+RESET_TIMEOUT_S = 120.0  # what a reset may take beside the boot that it may be
 CLOSE_TIMEOUT_S = 10.0
 GATE_TIMEOUT_S = 5.0
 MAX_PAUSE_S = 10.0
@@ -222,7 +223,7 @@ class Machines:
             return self.on_stuck()
         try:
             await self._close(slot)
-            async with self.admission, asyncio.timeout(self.config.boot_timeout_s):
+            async with self.admission, asyncio.timeout(self.config.boot_timeout_s + RESET_TIMEOUT_S):
                 slot.vm = vm = await self.provider.reset(vm)
                 self.store.vm_made(vm.name, vm.id, vm.price_per_hour)
                 slot.env = await self.provider.connect(vm)

@@ -88,9 +88,9 @@ class CloudProvider(ABC):
         cloud: Cloud,
         *,
         connect: Callable[[Vm], Awaitable[Env]] | None = None,
-        answers: Callable[[str], Awaitable[str]] = ping,
+        answers: Callable[..., Awaitable[str]] = ping,
     ) -> None:
-        """`connect` works a machine's screen; `answers(address)` says "" or why its server does not answer."""
+        """`connect` works a machine's screen; `answers(address, name, claim=)`: see `probe.ping`."""
         self.cloud, self.answers, self.open_env = cloud, answers, connect or _machine_env
         self.price_per_hour, self.currency = cloud.price_per_hour, cloud.currency
         self.price_source = "env.cloud.price_per_hour in params.yaml"
@@ -170,7 +170,7 @@ class CloudProvider(ABC):
                         raise BootFailed(f"{vm.name} ({vm.id}) ended while it booted: {seen.why if seen else why}")
                     last, known, why = seen.vm, True, seen.why
                     if last.address and last.state == "running":
-                        heard = await self.answers(last.address)
+                        heard = await self.answers(last.address, last.name, claim=True)
                         if not heard:
                             return last
         except TimeoutError:
@@ -195,8 +195,8 @@ class CloudProvider(ABC):
             raise self.unreachable(vm, f"{type(e).__name__}: {e}") from e
 
     async def ready(self, vm: Vm) -> bool:
-        """Whether its server answers now."""
-        return bool(vm.address) and not await self.answers(vm.address)
+        """Whether its server answers now, and is still this machine's."""
+        return bool(vm.address) and not await self.answers(vm.address, vm.name)
 
     async def reset(self, vm: Vm) -> Vm:
         """End it and make another with its name, labels and hard limit. Raises ProviderError."""
