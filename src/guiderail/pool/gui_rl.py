@@ -37,6 +37,7 @@ from guiderail.pool.wire import Reply
 
 ROUTES = ("allocate", "heartbeat", "reset", "get_obs", "step", "evaluate", "start_recording", "end_recording", "close")
 PATHS = ("/status", *(f"/{r}" for r in ROUTES))
+GIVEN = "given-"  # before a client's own request ids, so that none is one of ours
 RETRYABLE = ("no_slot", "draining", "storage")
 
 
@@ -175,7 +176,7 @@ def request_id_of(body: dict[str, Any]) -> str:
     given = body.get("request_id", "")
     if not isinstance(given, str) or len(given) > 64:
         raise Refused(200, "bad_request", "request_id must be a string of at most 64 characters")
-    return given
+    return f"{GIVEN}{given}" if given else ""
 
 
 def checked(reply: Reply) -> dict[str, Any]:

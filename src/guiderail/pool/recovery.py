@@ -87,7 +87,7 @@ def _adopt(pool: Desk, index: int, vm: Vm, env: Env, row: VmRow, lease: LeaseRow
         else:
             pool.machines.clean(index)
         return
-    book = Calls(lease.id, pool.store, started=lease.started, over=lease.over)
+    book = Calls(lease.id, pool.store, started=lease.started, over=lease.over, task=lease.task)
     for request, digest, reply, done in pool.store.calls_of(lease.id):
         book.seen[request] = digest
         if reply is not None:
