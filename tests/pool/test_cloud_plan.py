@@ -92,6 +92,12 @@ def test_the_names_on_the_command_line_are_those_of_the_parameters() -> None:
     assert tuple(CLOUDS) == CLOUD_NAMES
 
 
+@pytest.mark.parametrize("cloud", ["docker", "volcengine"], indirect=True)
+def test_a_disk_is_made_anew_only_where_the_provider_can(cloud: Realm) -> None:
+    with pytest.raises(ValueError, match=r"env\.cloud\.reset: disk is for aws and aliyun"):
+        env(cloud, reset="disk")
+
+
 def test_a_server_takes_its_cloud_from_params_or_json(cloud: Realm, tmp_path: Path) -> None:
     tree = Params().model_dump(mode="json")
     tree["env"] |= {"provider": "aliyun", "cloud": cloud.params().model_dump(mode="json")}

@@ -183,9 +183,7 @@ class Store:
         """A call is about to act."""
         self.db.execute("INSERT INTO calls (lease, request, digest) VALUES (?,?,?)", (lease_id, request, digest))
 
-    def call_done(
-        self, lease_id: str, request: str, reply: Reply, started: bool, over: bool, task: str = ""
-    ) -> None:
+    def call_done(self, lease_id: str, request: str, reply: Reply, started: bool, over: bool, task: str = "") -> None:
         """It has acted; its reply is kept until the next call of the lease is done."""
         body = reply.body if len(reply.body) <= KEPT_BODY else None
         with self.db:
