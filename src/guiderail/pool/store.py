@@ -167,7 +167,8 @@ class Store:
     def live_leases(self) -> list[LeaseRow]:
         """Leases not known to have ended, oldest first."""
         rows = self.db.execute(
-            "SELECT id, token, vm, holder, ttl, request, started, over, task FROM leases WHERE ended IS NULL ORDER BY token"
+            "SELECT id, token, vm, holder, ttl, request, started, over, task FROM leases WHERE ended IS NULL"
+            " ORDER BY token"
         )
         return [LeaseRow(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), bool(r[7]), r[8]) for r in rows]
 

@@ -126,7 +126,7 @@ class Ec2(ThreadedMotoServer):
         return reply
 
     def replace(self, form: dict[str, str]) -> Reply:
-        """Create...: pending; the first Describe...: in-progress, and the machine boots from its new volume; then done."""
+        """Create...: pending; first Describe...: in-progress, the machine boots from its new volume; then done."""
         name, states = form["Action"], ("pending", "in-progress", "succeeded")
         if name.startswith("Create"):
             assert form["DeleteReplacedRootVolume"] == "true" and form["ClientToken"]

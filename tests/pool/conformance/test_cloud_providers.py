@@ -47,7 +47,7 @@ class TestAliyun(ProviderConformance):
             yield r.cloud()
 
 
-# -- with env.cloud.reset: disk, of which only the reset differs ---------------------------------------------------------
+# -- with env.cloud.reset: disk, of which only the reset differs ---------------------------------------------
 @pytest.mark.parametrize("name", ["aws", "aliyun"])
 def test_a_new_disk_passes_the_suite(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with realm(name, tmp_path, monkeypatch, reset="disk") as r:

@@ -98,15 +98,18 @@ class Referee:
             return None
 
     def machines(self) -> dict[str, int]:
-        """Machines whose process is there, counted without the pool or its provider."""
+        """Machines whose process is there, counted without the pool, its provider or what that keeps of them."""
         found: dict[str, int] = {}
-        for file in self.cloud.glob("vms/*/pid"):
-            try:
-                pid, born = file.read_text().split()
-            except (OSError, ValueError):
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
                 continue
-            if start_time(pid) == born:
-                found[file.parent.name] = int(pid)
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has ended
+                continue
+            folder = next((x for x in command if x.startswith(f"{self.cloud.resolve()}/vms/")), "")
+            if folder and start_time(process.name):
+                found[folder.rpartition("/")[2]] = int(process.name)
         return found
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> bool:

@@ -5,8 +5,8 @@ one client token per name and asks again with it when the outcome of a call is u
 when its request has, so that whoever lists afterwards sees what it made; machines that boot are looked at together,
 one API call per POLL_S whatever their number; secrets come from the environment and are cut out of every error text.
 Does not sweep, count money or end a machine that failed to boot: the pool does. A reset (env.cloud.reset) is a new
-machine under the old name, or the same one (id, address, spot place, hard limit) with its system disk made anew from the
-image, where the cloud has that; either takes as long as a boot.
+machine under the old name, or the same one (id, address, spot place, hard limit) with its system disk made anew from
+the image, where the cloud has that; either takes as long as a boot.
 """
 
 from __future__ import annotations
