@@ -19,11 +19,12 @@ import pytest
 from guiderail.pool import bodies
 from guiderail.pool import door as doors
 from guiderail.pool.config import PoolConfig
+from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
 from guiderail.pool.providers.noop import NoopProvider
 from guiderail.pool.vm.noop import start_time
 from guiderail.services import free_port
-from pool.serving import TOKEN, serving
+from pool.serving import TOKEN, GuiRlClient, serving
 
 
 def run(test: Callable[[str], Awaitable[None]], connections: int = 100) -> None:
@@ -121,6 +122,37 @@ def test_the_room_is_what_machines_leave(monkeypatch: pytest.MonkeyPatch) -> Non
     assert doors.connection_limit(64) == 1024 - 256 - 4 * 64
     with pytest.raises(ValueError, match=r"256 slots need 1296 open files.*1024: raise `ulimit -n`"):
         doors.connection_limit(256)
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_client_that_died_in_the_queue_does_not_keep_its_machine(
+    retried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of gui-rl lives for ten minutes; nobody knows of this one. A retry in time finds it, and keeps it."""
+    monkeypatch.setattr("guiderail.pool.desk.UNHEARD_S", 0.5)
+
+    async def main() -> None:
+        pool = Pool(NoopProvider(), PoolConfig(1))
+        async with serving(pool, GuiRl()) as url:
+            holder = await pool.allocate("holder", 60, 5, "")
+            _, writer = await dial(url.removeprefix("http://"))
+            body = b'{"episode_id": "ghost"}'
+            writer.write(b"POST /allocate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            while not len(pool.queue):
+                await asyncio.sleep(0.01)
+            writer.close()
+            await asyncio.sleep(0.1)
+            await pool.close(holder)
+            while not pool.table.leases:
+                await asyncio.sleep(0.01)
+            if retried:
+                lease = (await GuiRlClient(url).allocate("ghost"))["lease_id"]
+                await asyncio.sleep(1.2)
+                await GuiRlClient(url).heartbeat(lease)
+            else:
+                assert (await pool.allocate("next", 60, 5, "")).holder == "next"
+
+    asyncio.run(main())
 
 
 def machines(root: Path) -> list[str]:

@@ -32,6 +32,7 @@ from guiderail.pool.queue import Queue, Waiter
 from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
+UNHEARD_S = 15.0  # gui-rl's client asks again after 1 s, ours after 6 at most
 COUNTS = ("steps", "resets", "infra_errors", "rebuilds", "expired", "allocations", "swept", "recovered", "fenced")
 
 
@@ -67,7 +68,9 @@ class Desk:
         self._pump()
         try:
             async with asyncio.timeout(wait_s):
-                return await asyncio.shield(waiter.lease)
+                lease = await asyncio.shield(waiter.lease)
+                self.table.renew(lease, time.monotonic())  # who asks again is alive
+                return lease
         except TimeoutError:
             if waiter.askers == 1:  # nobody else waits for the same request
                 self.queue.forget(waiter)
@@ -78,6 +81,10 @@ class Desk:
             raise NoSlot(f"no slot became free within {wait_s:g} s ({self._shortage()})") from None
         finally:
             waiter.askers -= 1
+
+    def unheard(self, lease: Lease) -> None:
+        """Nobody was there any more to be told of `lease`: it is kept for a retry, but not for its whole time."""
+        lease.deadline = min(lease.deadline, time.monotonic() + UNHEARD_S)
 
     def lease(self, lease_id: str, token: int) -> Lease:
         """The live lease, its time renewed. Raises LeaseError."""

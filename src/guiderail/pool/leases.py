@@ -181,8 +181,12 @@ class LeaseTable:
             raise UnknownLease(f"lease {lease_id[:64]!r} is unknown; allocate one first")
         if token != lease.token:
             raise StaleToken(f"token {token} is not the token of lease {lease_id}")
-        lease.deadline = now + lease.ttl_s
+        self.renew(lease, now)
         return lease
+
+    def renew(self, lease: Lease, now: float) -> None:
+        """A sign of life of its holder."""
+        lease.deadline = now + lease.ttl_s
 
     def check(self, lease: Lease) -> None:
         """Whoever waited with a lease in hand looks again before it acts. Raises LeaseEnded."""

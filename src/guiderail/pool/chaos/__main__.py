@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         if n % 50 == 0 or n == a.rounds:
             print(f"round {n}/{a.rounds}", file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the referee clears up
     asyncio.run(Referee(root, a.clients, a.slots, a.seed).run(a.rounds, a.calm, a.pause, say))
     verdict = judge(root)
     print(json.dumps(verdict.counts, indent=1))

@@ -4,9 +4,9 @@
 `client-*.jsonl`: what each client was given and told. `referee.jsonl`: what the referee killed and counted.
 Invariants: no action applied twice; an acknowledged action was applied; no lease and no token given to two episodes, no
 machine worked under two leases at a time or uncleaned after one; every episode ends with a typed outcome unless its
-client was killed, and none because of a fault in the server (a traceback in its log); never more machines than slots for
-longer than the sweep takes; none left at the end; nothing that was waited for came too late; the pool works before the
-harm and goes on after it.
+client was killed, and none because of a fault in the server (a traceback in its log); never more machines than slots
+for longer than the sweep takes; none left at the end; nothing that was waited for came too late; the pool works before
+the harm and goes on after it.
 """
 
 from __future__ import annotations
