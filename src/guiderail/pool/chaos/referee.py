@@ -191,7 +191,14 @@ class Referee:
                 os.kill(self.rng.choice(machines), signal.SIGKILL if kind == "kill machine" else signal.SIGSTOP)
 
     async def end(self) -> None:
-        """Everybody dies: leases must run out, then the sweep must leave nothing."""
+        """The running server must end what froze; then everybody dies: leases must run out, the sweep leave nothing."""
+        frozen = self.rng.sample(sorted(self.machines().items()), min(2, len(self.machines())))
+        for _, pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        gone = {name for name, _ in frozen}  # no restart helps here: a new server would sweep what the old one forgot
+        if not await self.until(lambda: not gone & self.machines().keys(), 30, "frozen machines are ended"):
+            self.log("leak", f"frozen machines are still there: {sorted(gone & self.machines().keys())}")
         for name in list(self.clients):
             self.kill_client(name)
         if not await self.until(lambda: bool((s := self.status()) and not s["leases"]), 30, "leases have run out"):
