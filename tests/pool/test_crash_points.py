@@ -1,7 +1,7 @@
 """The server dies at every single point: before and after each write to its state and each call of its provider.
 
-Afterwards a new server on the same state must hold exactly its slots' machines, answer for the old lease (alive, or ended
-by name), have done no action twice, and lend a machine.
+Afterwards a new server on the same state must hold exactly its slots' machines, answer for the old lease (alive, or
+ended by name), have done no action twice, and lend a machine.
 """
 
 import asyncio
