@@ -65,7 +65,7 @@ class DcpFolder:
             for n, d in described.items()
             if n.startswith(prefix) and isinstance(d, TensorStorageMetadata)
         }
-        self.forms = {n: Form(tuple(d.size), d.properties.dtype) for n, d in tensors.items()}
+        self.forms: dict[str, Form] = {n: Form(tuple(d.size), d.properties.dtype) for n, d in tensors.items()}
         self._pieces: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Path, int, int]]] = defaultdict(list)
         for key, info in stored.items():
             name = key.fqn.removeprefix(prefix)
@@ -119,7 +119,7 @@ def prefix_of(folder: Path, known: str) -> str:
     Raises ShardError when no name, or more than one, ends with it.
     """
     names = DcpFolder(folder).forms
-    found = sorted(n.removesuffix(known) for n in names if n == known or n.endswith("." + known))
+    found: list[str] = sorted(n.removesuffix(known) for n in names if n == known or n.endswith("." + known))
     found = [p for p in found if not p.startswith("optim")]
     if len(found) != 1:
         raise ShardError(f"{folder}: {len(found)} tensors end with {known}: it does not hold this model, or several")

@@ -39,8 +39,15 @@ class Form:
 class Shards(Protocol):
     """A sharded checkpoint: whole tensors by name, made on demand."""
 
-    forms: Mapping[str, Form]
-    files: tuple[Path, ...]
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """Shape and dtype of every whole tensor."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files it is read from."""
+        ...
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, put together."""

@@ -72,7 +72,8 @@ def _pad(t: Tensor, dim: int, narrow: int, wide: int) -> Tensor:
     """Zeros after each half of each head along `dim`."""
     if t.shape[dim] % narrow:
         raise WeightsError(f"{tuple(t.shape)}: axis {dim} holds no whole heads of width {narrow}")
-    halves = t.detach().movedim(dim, 0).unflatten(0, (-1, 2, narrow // 2))
+    first = t.detach().movedim(dim, 0)
+    halves = first.reshape(-1, 2, narrow // 2, *first.shape[1:])
     out = halves.new_zeros((halves.shape[0], 2, wide // 2, *halves.shape[3:]))
     out[:, :, : narrow // 2] = halves
     return out.flatten(0, 2).movedim(0, dim).contiguous()
