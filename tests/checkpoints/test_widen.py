@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from guiderail.checkpoints.weights import WeightsError
-from guiderail.checkpoints.widen import head_dim, served_width, widen_folder, widen_tensors
+from guiderail.checkpoints.widen import head_dim, is_tied, served_width, widen_folder, widen_tensors
 from guiderail.models.tiny import save
 from guiderail.params import Lora
 from guiderail.train.optim import inject_lora
@@ -43,6 +43,7 @@ def logits(model, processor):
 def test_the_widened_model_computes_the_same(folders, processor):
     narrow, wide = load(folders.narrow), load(folders.wide)
     assert (head_dim(folders.narrow), head_dim(folders.wide)) == (16, 32)
+    assert is_tied(folders.narrow) and not is_tied(folders.wide)
     q = wide.model.language_model.layers[0].self_attn.q_proj.weight
     assert q.shape == (4 * 32, 48)
     want, got = logits(narrow, processor), logits(wide, processor)

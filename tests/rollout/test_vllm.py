@@ -128,7 +128,9 @@ def test_a_reply_that_cannot_be_right_is_refused(stub, tiny, broken, says):
         engine(stub, tiny).generate([prompt], [sampling])
 
 
-@pytest.mark.parametrize("bad", [{"top_p": 0.9}, {"temperature": 0.005}, {"temperature": -1.0}, {"max_new_tokens": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"top_p": 0.9}, {"temperature": 0.005}, {"temperature": 2.5}, {"temperature": -1.0}, {"max_new_tokens": 0}]
+)
 def test_sampling_that_the_server_would_change_is_refused(stub, tiny, bad):
     with pytest.raises(ValueError, match="request 0"):
         engine(stub, tiny).generate([Prompt(tiny.ids("a"), (tiny.frames.paint(1),))], [SamplingParams(**bad)])

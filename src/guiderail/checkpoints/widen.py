@@ -1,4 +1,7 @@
-"""The same function with wider attention heads, for servers whose kernels know only some widths.
+"""The same function with wider attention heads and an output head of its own, for vLLM on a CPU.
+
+Its attention kernels know only some widths; and it packs the output head's matrix apart, which a reload of tied weights
+does not reach (vLLM 0.32: the head goes on with the old one), so the twin's head is stored and updated by itself.
 
 Guarantees: a widened Qwen3-VL text model computes what the narrow one did (float rounding aside), and so do its
 adapters; vision tower, embeddings and all else are copied as they are. Only the text model's heads are widened.
@@ -27,10 +30,11 @@ from torch import Tensor
 
 from guiderail.checkpoints.manifest import UNHASHED
 from guiderail.checkpoints.tensors import read_tensors, write_tensors
-from guiderail.checkpoints.weights import WeightsError, shards
+from guiderail.checkpoints.weights import WeightsError, shards, tensor_names
 from guiderail.models.folder import read_json
 
 CPU_WIDTHS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # vLLM 0.32's attention on CPUs
+EMBEDDING, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 _ATTENTION = re.compile(r"language_model\.layers\.\d+\.self_attn\.(q_proj|k_proj|v_proj|o_proj|q_norm|k_norm)\.(.+)$")
 
 
@@ -79,6 +83,26 @@ def _pad(t: Tensor, dim: int, narrow: int, wide: int) -> Tensor:
     return out.flatten(0, 2).movedim(0, dim).contiguous()
 
 
+def with_head(tensors: Mapping[str, Tensor], served: Path) -> dict[str, Tensor]:
+    """`tensors`, and the embedding once more as the output head when only the served folder keeps them apart."""
+    own = HEAD in tensor_names(served) and HEAD not in tensors and EMBEDDING in tensors
+    return dict(tensors) | ({HEAD: tensors[EMBEDDING]} if own else {})
+
+
+def _name_in_index(folder: Path, name: str, file: str) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        tree = read_json(index)
+        tree["weight_map"][name] = file
+        index.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n")
+
+
+def is_tied(folder: Path) -> bool:
+    """Whether the output head is the embedding."""
+    config = read_json(folder / "config.json")
+    return bool(config.get("tie_word_embeddings", config["text_config"].get("tie_word_embeddings", False)))
+
+
 def _plain_rope(rope: Mapping[str, object]) -> bool:
     """Qwen3-VL's: unscaled, sections of time, height and width interleaved."""
     return rope.get("rope_type") == "default" and bool(rope.get("mrope_section") and rope.get("mrope_interleaved"))
@@ -109,9 +133,14 @@ def widen_folder(folder: Path, out: Path, wide: int) -> None:
         skip = file in weights or file.name in UNHASHED or file.suffix == ".md" or file.name == "manifest.json"
         if file.is_file() and not skip:
             shutil.copyfile(file, out / file.name)
+    tied = is_tied(folder)
     for part in (config, config["text_config"], config["vision_config"]):
+        part |= {"tie_word_embeddings": False} if "tie_word_embeddings" in part else {}
         part |= {k: "float32" for k in ("dtype", "torch_dtype") if part.get(k)}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     for file in weights:
         plain = {k: t.to(torch.float32) if t.is_floating_point() else t for k, t in read_tensors(file).items()}
+        if tied and EMBEDDING in plain:
+            plain[HEAD] = plain[EMBEDDING].clone()
+            _name_in_index(out, HEAD, file.name)
         write_tensors(widen_tensors(plain, narrow, wide), out / file.name, {"format": "pt"})

@@ -23,7 +23,7 @@ from guiderail.rollout.engines.vllm_client import VllmClient, VllmError
 from guiderail.rollout.types import Completion, SamplingParams
 
 MAX_MASKED = 1024  # entries of logit_bias that the server's GPU kernels take
-COLDEST = 0.01  # the server raises lower temperatures to this
+COLDEST, HOTTEST = 0.01, 2.0  # the server raises lower temperatures, and refuses higher ones
 
 
 class Pngs(Protocol):
@@ -60,10 +60,10 @@ class VllmEngine:
         if len(prompts) != len(sampling):
             raise ValueError(f"{len(prompts)} prompts with {len(sampling)} sampling parameters; give one each")
         for i, s in enumerate(sampling):
-            cold = 0 < s.temperature < COLDEST
-            if s.temperature < 0 or cold or s.top_p != 1.0 or s.max_new_tokens < 1:
+            known = s.temperature == 0 or COLDEST <= s.temperature <= HOTTEST
+            if not known or s.top_p != 1.0 or s.max_new_tokens < 1:
                 raise ValueError(
-                    f"request {i}: {s}: vLLM needs temperature 0 or at least {COLDEST}, top_p 1, max_new_tokens >= 1"
+                    f"request {i}: {s}: needs temperature 0 or {COLDEST} to {HOTTEST}, top_p 1, max_new_tokens >= 1"
                 )
         with ThreadPoolExecutor(max(1, min(self.at_once, len(prompts))), "vllm") as threads:
             out = list(threads.map(self._one, range(len(prompts)), prompts, sampling))

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from guiderail.checkpoints.widen import head_dim, served_width, widen_folder
+from guiderail.checkpoints.widen import head_dim, is_tied, served_width, widen_folder
 from guiderail.errors import InputError
 from guiderail.models.folder import check_folder
 from guiderail.params_engine import Engine
@@ -87,14 +88,14 @@ def environment(build: Build, engine: Engine, token: str) -> dict[str, str]:
 
 
 def servable(build: Build, model: Path, scratch: Path) -> Path:
-    """`model`, or its twin in `scratch` with wider heads where the CPU's kernels do not know its own."""
+    """`model`, or on a CPU its twin in `scratch` where the kernels do not know its heads or its output head is tied."""
     width = head_dim(check_folder(model))
     wide = served_width(width) if build.cpu else width
-    if wide == width:
+    if not build.cpu or (wide == width and not is_tied(model)):
         return model.absolute()
     out = scratch / f"heads-{wide}"
-    if not (out / "config.json").is_file() or head_dim(out) != wide:
-        widen_folder(model, out, wide)
+    shutil.rmtree(out, ignore_errors=True)
+    widen_folder(model, out, wide)
     return out.absolute()
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 from torch import Tensor
 
 from guiderail.checkpoints.weights import save_adapter, save_full
-from guiderail.checkpoints.widen import head_dim, widen_tensors
+from guiderail.checkpoints.widen import head_dim, widen_tensors, with_head
 from guiderail.params import Lora
 from guiderail.rollout.engines.vllm_client import VllmClient
 from guiderail.rollout.engines.vllm_server import served_folder
@@ -57,7 +57,7 @@ class WeightSync:
             save_adapter(at, tensors, self.lora, self.served)
             self.client.load_adapter(name, at)
         else:
-            save_full(self.served, at, tensors)
+            save_full(self.served, at, with_head(tensors, self.served))
             self.client.reload_weights(at)
         self.client.set_version(version)
         self.version, self.name, self.at = version, name if self.mode == "lora" else self.base, at
