@@ -82,7 +82,7 @@ def png(frame: bytes, width: int, height: int) -> bytes:
     for channel in range(3):  # one at a time: five times as fast as all three in one copy
         rows[:, 1 + channel :: 3] = pixels[:, :, 2 - channel]
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(rows, PNG_LEVEL)
+    data = zlib.compress(rows.data, PNG_LEVEL)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 

@@ -84,7 +84,7 @@ class Slot(Desktop):
         for command in home.SESSION:
             start(guest, command)
         _until(self.windows.managed, "the window manager runs")
-        _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.list()}, "desktop and panel are there")
+        _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.all()}, "desktop and panel are there")
         self.settle(REST)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def _until(condition: Callable[[], bool], what: str, limit_s: float = START_S) -
 
 
 def make(folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, *, walls: bool = True) -> Slot:
-    """Start a desktop of `size` pixels in the empty `folder`. Raises GuestError, XError; `folder` is left to the caller.
+    """Start a desktop of `size` pixels in the empty `folder`, which is left to the caller. Raises GuestError, XError.
 
     `walls` False: without a sandbox, also where one could be made.
     """

@@ -45,7 +45,7 @@ class Windows:
         found = self.x.numbers(self.x.root, "_NET_ACTIVE_WINDOW")
         return found[0] if found else 0
 
-    def list(self) -> list[WindowInfo]:
+    def all(self) -> list[WindowInfo]:
         """All windows, oldest first."""
         active, found = self.active(), []
         for window in self.x.numbers(self.x.root, "_NET_CLIENT_LIST"):
@@ -67,7 +67,7 @@ class Windows:
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> WindowInfo | None:
         """The first window whose title (or class) is `name` (strict) or contains it, whatever its case."""
-        for w in self.list():
+        for w in self.all():
             text = w.app if by_class else w.title
             if text == name if strict else name.lower() in text.lower():
                 return w
