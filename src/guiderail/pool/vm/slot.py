@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -61,7 +62,7 @@ class Slot(Desktop):
                 self.guest.fresh(self.layout)
             else:
                 _fresh_without_walls(self.guest, self.folder, self.layout)  # type: ignore[arg-type]
-            self.windows.deaf.clear()
+            self.windows.silent.clear()
             self.x.delete_properties(self.x.root)
             self.input.release_all()
             self.begin_session()
@@ -142,6 +143,7 @@ def _with_walls(
     ours.append(_popen(command, folder / "x.log", (), as_user))
     guest_process, here, info = _begin_programs(sockets, folder / "programs.log", limits, as_user)
     ours.append(guest_process)
+    importlib.import_module("numpy")  # what takes time is done while the others start
     x = _connect(str(sockets / "X0"), b"", ours[0], folder / "x.log")
     told = _line(info, ours[1], folder / "programs.log")
     here.settimeout(START_S)
