@@ -67,7 +67,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands at a path of a tree: "file", "folder" or "link"; bytes of a file; sha256 (of a link: where it leads)."""
+    """What stands at a path: "file", "folder" or "link"; bytes of a file; sha256 (of a link: where it leads)."""
 
     kind: str
     size: int
