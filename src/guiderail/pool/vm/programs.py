@@ -13,6 +13,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from configparser import Error as ConfigError
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,10 @@ def _opener(desktop: Desktop, path: str, is_folder: bool) -> list[str]:
         raw = ""
     defaults = RawConfigParser(strict=False, interpolation=None, allow_no_value=True)
     defaults.optionxform = str  # type: ignore[assignment,method-assign]
-    defaults.read_string(raw or "[x]")
+    try:
+        defaults.read_string(raw)
+    except ConfigError:
+        pass  # the guest's own file: one that cannot be read has no defaults
     chosen = defaults.get("Default Applications", kind, fallback="") or ""
     stems = [s.removesuffix(".desktop") for s in chosen.split(";") if s]
     entries = {stem: _entry(file) for stem, file in known.items()}
@@ -255,7 +259,7 @@ def _entry(file: Path) -> dict[str, str]:
     try:
         parser.read(file, encoding="utf-8")
         return dict(parser["Desktop Entry"])
-    except (KeyError, ValueError, OSError):
+    except (KeyError, ValueError, OSError, ConfigError):
         return {}  # not a desktop file
 
 
