@@ -254,7 +254,7 @@ class Bench:
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(Path(self.provider.slots[env].folder) / "x" / "X0")
         display = f":{PEER_DISPLAY}"
-        environment = {**os.environ, "DISPLAY": display, "XDG_SESSION_TYPE": "x11"}
+        environment = {**os.environ, "DISPLAY": display, "XDG_SESSION_TYPE": "x11", "XAUTHORITY": os.devnull}
         camera = subprocess.Popen(
             [self.a.peers_python, "-c", PEER_SHOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -116,7 +116,15 @@ def command_of(app: str, folder: Path = APPLICATIONS) -> list[str]:
             continue
         name = entry.get("Name", "")
         names = (stem.lower(), stem.lower().rpartition(".")[2], name.lower(), entry.get("GenericName", "").lower())
-        rank = names.index(wanted) if wanted in names else 4 if wanted == Path(words[0]).name.lower() else 9
+        rank = (
+            9
+            if not wanted
+            else names.index(wanted)
+            if wanted in names
+            else 4
+            if wanted == Path(words[0]).name.lower()
+            else 9
+        )
         best = min(best, (rank, len(words), words))
         if entry.get("NoDisplay", "false").lower() != "true":
             known.append(name)

@@ -7,6 +7,7 @@ code. Every call ends at a limit of its own and says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mimetypes
 import re
@@ -235,10 +236,8 @@ def _opener(desktop: Desktop, path: str, is_folder: bool) -> list[str]:
         raw = ""
     defaults = RawConfigParser(strict=False, interpolation=None, allow_no_value=True)
     defaults.optionxform = str  # type: ignore[assignment,method-assign]
-    try:
+    with contextlib.suppress(ConfigError):  # the guest's own file: one that cannot be read has no defaults
         defaults.read_string(raw)
-    except ConfigError:
-        pass  # the guest's own file: one that cannot be read has no defaults
     chosen = defaults.get("Default Applications", kind, fallback="") or ""
     stems = [s.removesuffix(".desktop") for s in chosen.split(";") if s]
     entries = {stem: _entry(file) for stem, file in known.items()}
