@@ -14,7 +14,7 @@ from typing import Any
 from guiderail.models.frames import FrameStore
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.pool.local import env_pool
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine

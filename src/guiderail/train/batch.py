@@ -16,7 +16,7 @@ from torch import Tensor
 from guiderail.algorithms.grouping import FloatArray
 from guiderail.algorithms.grpo import GroupAdvantages, group_advantages
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.rollout.types import Episode
 from guiderail.train.seeds import shuffled
 

@@ -17,7 +17,7 @@ from guiderail.algorithms.filters import Counts, Refill, keep_groups
 from guiderail.checkpoints.save import publish
 from guiderail.models.features import Frames
 from guiderail.models.frames import FrameStore
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.rollout.store import read_episodes, write_episodes
 from guiderail.rollout.types import Episode
 from guiderail.tasks.types import TaskSpec

@@ -21,7 +21,7 @@ from guiderail.algorithms.losses import token_weights
 from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
 from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
 from guiderail.train.metrics import Log, Totals, rollout_metrics
