@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
-from guiderail.params_train import Rl, Sft
+from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -189,6 +189,15 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
+        "gui_rl": {
+            "algorithm": "step_wise",
+            "reward_failure": -1.0,
+            "clip_high": 0.2,
+            "step_wise": {"credit": "reference"},
+        },
+        "semi_online": {"algorithm": "semi_online"},
+        "semi_online_grpo": {"phases": [{"algorithm": "semi_online", "iterations": 20}, {"iterations": 20}]},
     }
 
 
@@ -224,17 +233,32 @@ class Params(Section):
         for name, changes in self.recipes.items():
             if not NAME.fullmatch(name):
                 raise ValueError(f"recipes.{name}: a recipe's name may hold a-z, 0-9 and _ only")
-            try:
-                self.rl_for(name)
-            except ValidationError as e:
-                found = (explain(x, Rl, f"recipes.{name}") for x in e.errors() if x["loc"][0] in changes)
-                raise ValueError("\n".join(found)) from None
-            self._fits(name)
+            self._recipe_fits(name, changes)
         return self
 
-    def _fits(self, recipe: str) -> None:
+    def _recipe_fits(self, name: str, changes: dict[str, Any]) -> None:
+        """Raise ValueError on a recipe that cannot be, with the key it is about."""
+        try:
+            phases = recipe_phases(changes)
+        except ValueError as e:
+            raise ValueError(f"recipes.{name}.phases = {changes['phases']!r}: {e}") from None
+        found: list[Rl] = []
+        for number, own in enumerate(phases):
+            where = f"{name}.phases[{number}]" if len(phases) > 1 else name
+            try:
+                found.append(self._rl(own))
+            except ValidationError as e:
+                lines = (explain(x, Rl, f"recipes.{where}") for x in e.errors() if x["loc"][0] in own)
+                raise ValueError("\n".join(lines)) from None
+            check_read(where, own, found[-1])
+            self._fits(where, own, found[-1])
+        if any((p.mode, p.lora) != (found[0].mode, found[0].lora) for p in found):
+            raise ValueError(
+                f"recipes.{name}.phases: mode and lora must be those of the first phase: one model is trained"
+            )
+
+    def _fits(self, recipe: str, own: dict[str, Any], rl: Rl) -> None:
         """Raise ValueError when sections contradict each other; without it a stage would find out hours later."""
-        rl, own = self.rl_for(recipe), self.recipes[recipe]
         where = {k: f"recipes.{recipe}.{k}" if k in own else f"rl.{k}" for k in ("mode", "lora")}
         if rl.lora.dropout > 0:
             raise ValueError(
@@ -250,9 +274,16 @@ class Params(Section):
                 "since the adapter of the warm-up is trained further"
             )
 
+    def phases_for(self, recipe: str) -> list[Rl]:
+        """RL parameters of `recipe`, one per phase (most recipes have one): `rl` with the recipe's overrides."""
+        return [self._rl(own) for own in recipe_phases(self.recipes[recipe])]
+
     def rl_for(self, recipe: str) -> Rl:
-        """RL parameters of `recipe`: `rl` with the recipe's overrides. Raises ValidationError on an unknown key."""
-        return Rl.model_validate_json(json.dumps({**self.rl.model_dump(), **self.recipes[recipe]}), strict=True)
+        """RL parameters of a recipe of one phase (of the last phase, where it has more)."""
+        return self.phases_for(recipe)[-1]
+
+    def _rl(self, own: dict[str, Any]) -> Rl:
+        return Rl.model_validate_json(json.dumps(overridden(self.rl.model_dump(), own)), strict=True)
 
 
 def parse(raw: object, source: str = "params.yaml") -> Params:
