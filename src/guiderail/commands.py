@@ -52,7 +52,7 @@ STAGES = {
         "record expert demonstrations",
         "Let the scripted experts solve train tasks in the browser and record what they saw, thought and did.",
         "results/provision/tasks.json",
-        "results/demos/ (demos.jsonl, frames/)",
+        "results/demos/ (demos.jsonl, frames/; recorded/ for benchmark sop)",
         "demos, env",
         "guiderail sft --seed 0",
         uses=("env-pool",),
@@ -69,9 +69,10 @@ STAGES = {
     ),
     "rl": StageHelp(
         "train by reinforcement",
-        "Roll out groups of episodes in the browser and improve the policy (GRPO and its recipes).\n"
+        "Roll out groups of episodes, in the browser or along the demonstrations, and improve the policy (GRPO, step-wise\n"
+        "and semi-online recipes, one or several phases).\n"
         "Goes on from its last checkpoint after a kill.",
-        "results/sft/seedS/checkpoint, results/provision/tasks.json",
+        "results/sft/seedS/checkpoint, results/provision/tasks.json, results/demos/",
         "results/rl/R/seedS/ (checkpoint/, curves.jsonl, metrics.json, rollouts/)",
         "rl, recipes.R, prompt, model, env",
         "guiderail merge --recipe grpo --seed 0",
