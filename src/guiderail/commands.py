@@ -69,8 +69,8 @@ STAGES = {
     ),
     "rl": StageHelp(
         "train by reinforcement",
-        "Roll out groups of episodes, in the browser or along the demonstrations, and improve the policy (GRPO, step-wise\n"
-        "and semi-online recipes, one or several phases).\n"
+        "Roll out groups of episodes, in the browser or along the demonstrations, and improve the policy (GRPO,\n"
+        "step-wise and semi-online recipes, in one or several phases).\n"
         "Goes on from its last checkpoint after a kill.",
         "results/sft/seedS/checkpoint, results/provision/tasks.json, results/demos/",
         "results/rl/R/seedS/ (checkpoint/, curves.jsonl, metrics.json, rollouts/)",
