@@ -40,6 +40,7 @@ def demos(ctx):
     _begin(ctx)
     _write(ctx.out, "demos.jsonl", {"p": _dump(ctx.params.demos), "i": tree_digest(paths.tasks_json())})
     _write(ctx.out / "frames", "a.png", "frame")
+    _write(ctx.out / "recorded", "demos.jsonl", {"p": ctx.params.demos.recorded})
 
 
 def sft(ctx, seed):

@@ -8,6 +8,8 @@ Layout (nested, so that `jq '.success.grpo.rl.fresh.mean' summary.json` works):
 - `coverage.<recipe>.<checkpoint>.<split>` = {planned, measured, share}
 - `excluded.<recipe>.<checkpoint>.<split>` = {"kind/cause": episodes}
 - `episodes.<recipe>.<checkpoint>.<split>` = {steps_mean, parse_failures, causes}
+- `benchmarks.<recorded>.scores.<recipe>.<checkpoint>.<split>` = {tsr, pg, score} of a recorded benchmark
+- `comparison.<recipe>` = {success, gain, sop, cost, per_point}: see `compare`
 - `stages.<output>` and `totals`: seconds, peak memory in bytes, env steps, tokens, as each stage recorded them
 - with several benchmarks the first one of the sweep fills the keys above, `benchmarks.<name>` has all of them
 

@@ -2,8 +2,9 @@
 
 Reads results/provision/tasks.json, model.path, results/sft/seedS/checkpoint and results/merge/R/seedS/model. Writes
 episodes.parquet (one row per planned episode, columns in `bench.records`), metrics.json, and frames/ of the episodes
-that become film strips. Refuses tasks that a checkpoint was trained on, before anything is played. Base and SFT do not
-depend on the recipe: their episodes are remembered in .work/eval-cache and shared by all recipes.
+that become film strips; on a recorded benchmark (`bench.recorded`) also the lines of each checkpoint, and
+recorded.json. Refuses tasks that a checkpoint was trained on, before anything is played. Base and SFT do not depend on
+the recipe: their episodes are remembered in .work/eval-cache and shared by all recipes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 
 from guiderail.bench import evaluate as bench
 from guiderail.bench.metrics import metrics
+from guiderail.bench.protocols import PROTOCOLS
 from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import PromptBuilder
@@ -24,7 +26,7 @@ from guiderail.pool.local import env_pool
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import Episode
-from guiderail.stages import paths
+from guiderail.stages import evaluate_recorded, paths
 from guiderail.stages.context import Progress, StageContext
 from guiderail.tasks import splits
 
@@ -33,17 +35,30 @@ CACHE = paths.WORK / "eval-cache"
 
 def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
     """Evaluate the checkpoints of one recipe and seed on one benchmark."""
-    p = ctx.params.evaluate
     manifest = splits.load_manifest(paths.tasks_json())
-    jobs = bench.plan(manifest, benchmark, p)
     places = {
         "base": bench.Subject("base", Path(ctx.params.model.path)),
         "sft": bench.Subject("sft", paths.sft(seed) / "checkpoint", int(seed)),
         "rl": bench.Subject("rl", paths.merge(recipe, seed), int(seed)),
     }
-    subjects = [places[name] for name in places if name in p.checkpoints]
+    subjects = [places[name] for name in places if name in ctx.params.evaluate.checkpoints]
     for subject in subjects:
         bench.check_subject(manifest, subject.folder)
+    recorded = benchmark in PROTOCOLS
+    results = (
+        evaluate_recorded.play(ctx, subjects, benchmark, CACHE)
+        if recorded
+        else play(ctx, subjects, manifest, benchmark)
+    )
+    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+
+
+def play(
+    ctx: StageContext, subjects: list[bench.Subject], manifest: splits.Manifest, benchmark: str
+) -> dict[str, bench.Result]:
+    """Results of all subjects on the manifest's tasks, remembered or played now."""
+    p = ctx.params.evaluate
+    jobs = bench.plan(manifest, benchmark, p)
     results: dict[str, bench.Result] = {}
     with ctx.progress(len(jobs) * len(subjects), "episodes") as bar:
         for subject in subjects:
@@ -51,7 +66,7 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
             results[subject.name] = bench.measure(subject, player.identity(manifest), CACHE, p.film_strips, player.play)
             if results[subject.name].remembered:
                 bar.update(len(jobs))
-    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+    return results
 
 
 class Player:

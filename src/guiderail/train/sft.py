@@ -19,7 +19,7 @@ from guiderail.errors import InputError
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Sft
+from guiderail.params_train import Sft
 from guiderail.seeds import derive_seed
 from guiderail.train.batch import microbatches
 from guiderail.train.gates import check_rows, feature_counter

@@ -22,7 +22,8 @@ from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.models.folder import is_adapter
 from guiderail.models.loading import load_policy
 from guiderail.models.policy import Policy
-from guiderail.params import Model, Rl, Sft
+from guiderail.params import Model
+from guiderail.params_train import Rl, Sft
 from guiderail.train.optim import Learner, TrainableError, select_trainable
 
 
