@@ -18,6 +18,8 @@ FLOORS = [
         "algorithms",
         "params",
         "params_cloud",
+        "params_judge",
+        "endpoint",
         "params_train",
         "services",
         "tracking",
