@@ -8,7 +8,7 @@ import pytest
 from chat_stub import ChatStub
 from guiderail import endpoint as module
 from guiderail.endpoint import Endpoint, EndpointError, text_part
-from guiderail.params_judge import Endpoint as Params
+from guiderail.params_endpoint import Endpoint as Params
 
 KEY = "sk-very-secret-0123456789"
 ASK = [{"role": "user", "content": [text_part("hello")]}]

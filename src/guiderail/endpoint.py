@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from guiderail.errors import Explained
-from guiderail.params_judge import Endpoint as EndpointParams
+from guiderail.params_endpoint import Endpoint as EndpointParams
 
 AGAIN = {408, 409, 425, 429}
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0

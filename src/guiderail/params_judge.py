@@ -1,47 +1,12 @@
-"""judge and prm of params.yaml, and the endpoints of models from elsewhere: who judges steps, how the small process
-reward model is trained, where a teacher is asked.
-"""
+"""judge and prm of params.yaml: who votes on steps, and how the small process reward model is made and tested."""
 
 from __future__ import annotations
 
-import re
-from urllib.parse import urlsplit
-
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from guiderail.param_section import Section
-
-KEY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class Endpoint(Section):
-    """A model behind an OpenAI-compatible address (vLLM, or a provider)."""
-
-    url: str = Field("", description="Base address, e.g. http://127.0.0.1:8000/v1; empty = none.")
-    model: str = Field("", description="Name of the model there.")
-    key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the key; unset = no key.")
-    timeout_s: float = Field(120.0, gt=0, le=86_400, description="Limit of one call.")
-    retries: int = Field(5, ge=0, le=100, description="Further tries after a lost connection, 429 or 5xx.")
-    concurrency: int = Field(8, ge=1, le=4096, description="Calls at a time.")
-    price_in: float = Field(0.0, ge=0, description="Price of a million tokens read.")
-    price_out: float = Field(0.0, ge=0, description="Price of a million tokens written.")
-    currency: str = Field("", pattern=r"^([A-Z]{3})?$", description="Of the prices, e.g. USD.")
-
-    @field_validator("url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value:
-            parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-                raise ValueError("must be of the form http://host:port/v1 or https://host/v1, without a key in it")
-        return value
-
-    @field_validator("key_env")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if not KEY_NAME.fullmatch(value):
-            raise ValueError("must be the name of an environment variable; the key itself never stands in a file")
-        return value
+from guiderail.params_endpoint import Endpoint
+from guiderail.params_train import Tuning
 
 
 class Judge(Section):
@@ -52,3 +17,28 @@ class Judge(Section):
     max_new_tokens: int = Field(1024, ge=8, le=100_000, description="Longest answer of an endpoint.")
     batch: int = Field(64, ge=1, le=4096, description="Steps that the trained judge reads at once.")
     endpoint: Endpoint = Endpoint()
+
+
+class Prm(Tuning):
+    """The process reward model: the policy's architecture, trained on steps that the state judge labels."""
+
+    epochs: int = Field(4, ge=1, le=10_000)
+    batch: int = Field(32, ge=1, le=100_000, description="Rows per optimiser step.")
+    micro_batch: int = Field(32, ge=1, le=100_000, description="Rows per forward.")
+    save_every: int = Field(100, ge=1, description="Optimiser steps between resumable checkpoints.")
+    expert: int = Field(6, ge=0, le=100_000, description="Episodes of the expert, per train template.")
+    noised: int = Field(24, ge=0, le=100_000, description="Of the expert with wrong steps among its own.")
+    random: int = Field(6, ge=0, le=100_000, description="Of random clicks.")
+    policy: int = Field(24, ge=0, le=100_000, description="Of the warm-up's checkpoint.")
+    noise: float = Field(0.5, ge=0, le=1, description="noised: share of wrong steps.")
+    temperature: float = Field(0.7, ge=0, le=100, description="policy: of its sampling.")
+    point_grid: float = Field(0.025, gt=0, le=0.1, description="Points of scripted steps are rounded to this grid.")
+    calibration: float = Field(
+        1.0, gt=0, le=100, description="Episodes per held-out template for calibration, as a share of those above."
+    )
+    min_auroc: float = Field(
+        0.7, ge=0.5, le=1, description="Recipes with this judge refuse to train below it (rl.judge_gate)."
+    )
+    bins: int = Field(10, ge=2, le=100, description="Bins of the reliability curve.")
+    bootstrap: int = Field(500, ge=100, le=1_000_000)
+    confidence: float = Field(0.95, gt=0.5, lt=1)

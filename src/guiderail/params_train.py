@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from guiderail.param_section import Section
+from guiderail.params_endpoint import Endpoint
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -30,16 +31,36 @@ class Optim(Section):
     betas: tuple[Beta, Beta] = (0.9, 0.95)
 
 
-class Sft(Optim):
-    """Supervised warm-up on demonstrations with the thought line."""
+class Tuning(Optim):
+    """Supervised training on rows with known answers."""
 
-    lr: float = Field(3e-4, gt=0, le=10)
     epochs: int = Field(6, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
     mode: Literal["full", "lora"] = "full"
     lora: Lora = Lora()
     save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
+
+
+class Cot(Section):
+    """Who writes the thought of each demonstrated step."""
+
+    source: Literal["expert", "teacher", "none"] = Field(
+        "expert", description="expert: as recorded; teacher: a model asked per step; none: rows without thoughts."
+    )
+    on_missing: Literal["error", "drop"] = Field(
+        "error", description="teacher: a step without a usable thought ends the stage, or drops its demonstration."
+    )
+    tries: int = Field(2, ge=1, le=20, description="teacher: answers asked for until one is usable.")
+    temperature: float = Field(0.0, ge=0, le=100)
+    max_tokens: int = Field(200, ge=1, le=100_000, description="teacher: longest answer.")
+    endpoint: Endpoint = Endpoint()
+
+
+class Sft(Tuning):
+    """Supervised warm-up on demonstrations with the thought line."""
+
+    cot: Cot = Cot()
 
 
 class Rl(Optim):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chat_stub import ChatStub
 from guiderail.actions.types import Click, Finish, Type, Wait
 from guiderail.endpoint import Endpoint, EndpointError
-from guiderail.params_judge import Endpoint as EndpointParams
+from guiderail.params_endpoint import Endpoint as EndpointParams
 from guiderail.rewards.endpoint_judge import EndpointJudge
 from guiderail.rewards.process import StepContext, Votes, kind_of, read_vote, tally
 from guiderail.rewards.rubrics import LONG, long_parts, quoted
