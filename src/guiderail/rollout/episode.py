@@ -8,10 +8,11 @@ step) alone. Does not retry (the collector does) and never executes model text.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from guiderail.actions.codec import Codec
@@ -20,6 +21,7 @@ from guiderail.actions.wire import action_dumps
 from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, StepResult
 from guiderail.models.prompts import PromptBuilder
 from guiderail.models.rows import Prompt
+from guiderail.rollout.judging import Judge, Judged, Votes
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
 from guiderail.tasks.types import TaskSpec
@@ -48,6 +50,10 @@ class Setting:
         """Sampling of one step, with its own seed."""
         seed = derive_seed("step", self.run_seed, self.policy_version, job.task.id, job.sibling, job.attempt, step)
         return SamplingParams(temperature=self.temperature, max_new_tokens=max_new_tokens, seed=seed)
+
+    def judge_seed(self, job: Job) -> int:
+        """Seed of whoever judges the episode."""
+        return derive_seed("judge", self.run_seed, self.policy_version, job.task.id, job.sibling, job.attempt)
 
 
 class PngSink(Protocol):
@@ -112,9 +118,16 @@ async def _do(env: Env, action: Action | None) -> _Done:
 
 
 async def run_episode(
-    ask: Ask, env: Env, job: Job, builder: PromptBuilder, codec: Codec, frames: PngSink, setting: Setting
+    ask: Ask,
+    env: Env,
+    job: Job,
+    builder: PromptBuilder,
+    codec: Codec,
+    frames: PngSink,
+    setting: Setting,
+    judge: Judge | None = None,
 ) -> Episode:
-    """Play `job` in `env`.
+    """Play `job` in `env`; every step that did something is shown to `judge`.
 
     Ends: a Finish action, the environment's own end, the task's step limit, text the codec cannot read or an action the
     screen does not support (parse_failure), InfraError (infra_error), a judge that raises or gives no finite number
@@ -122,14 +135,15 @@ async def run_episode(
     Success: raw reward >= task.threshold at the environment's end, or judged so after Finish(success). Reward: 1 or 0.
     Other exceptions (an engine that fails, an unknown template) propagate: they are defects, not outcomes.
     """
-    task, steps = job.task, list[StepRecord]()
-    context, seen, outcome = None, None, None
+    task, steps, verdicts = job.task, list[StepRecord](), dict[int, Awaitable[Votes]]()
+    context, seen, outcome, watch = None, None, None, None
     try:
         result = await env.reset(task)
         seen = _stored(result.observation, frames)
         if not seen.instruction.strip():
             raise InfraError(f"{task.id}: the environment gave an empty instruction", "crash")
         context = builder.context(seen.instruction)
+        watch = await judge.start(task, seen, env, setting.judge_seed(job)) if judge else None
         for step in range(task.max_steps):
             context.observe(seen.frame, seen.width, seen.height)
             prompt, sampling = context.prompt(), setting.sampling(job, step, builder.params.max_new_tokens)
@@ -156,18 +170,26 @@ async def run_episode(
             )
             if done.fault is not None:
                 raise done.fault
+            before, end = seen, None
             if isinstance(said.action, Finish):
-                raise _End(await _finished(env, task, said.action))
-            if done.after is None:
+                end = await _finished(env, task, said.action)
+            elif done.after is None:
                 raise _End(Outcome("failure", "parse_failure", 0.0, steps[-1].parse_error))
-            seen = _stored(done.after.observation, frames)
-            if done.after.done:
-                raise _End(_judged(task, done.after.raw_reward, "env_done"))
+            else:
+                seen = _stored(done.after.observation, frames)
+                end = _judged(task, done.after.raw_reward, "env_done") if done.after.done else None
+            if watch is not None and said.action is not None:
+                solved = end.kind == "success" if end and end.reward is not None else None
+                shown = Judged(step, before, seen, said.action, said.thought, completion.text, end is not None, solved)
+                verdicts[step] = await watch.step(shown)
+            if end is not None:
+                raise _End(end)
         outcome = Outcome("failure", "step_limit", 0.0)
-    except _End as end:
-        outcome = end.outcome
+    except _End as last:
+        outcome = last.outcome
     except InfraError as e:
         outcome = Outcome("infra_error", e.cause, None, str(e))
+    votes = dict(zip(verdicts, await asyncio.gather(*verdicts.values()), strict=True))
     return Episode(
         id=f"{task.id}/v{setting.policy_version}/{job.sibling}/{job.attempt}",
         group=f"{task.id}/v{setting.policy_version}",
@@ -176,7 +198,10 @@ async def run_episode(
         task=task,
         instruction=seen.instruction if seen else "",
         outcome=outcome,
-        steps=tuple(steps),
+        steps=tuple(
+            replace(s, votes=votes[s.step].valid, votes_invalid=votes[s.step].invalid) if s.step in votes else s
+            for s in steps
+        ),
         rows=tuple(context.rows(setting.temperature)) if context else (),
         last_frame=seen.frame if seen else "",
     )
