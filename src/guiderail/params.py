@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_judge import Judge, Prm
 from guiderail.params_train import Rl, Sft
 from guiderail.yaml_file import YamlError, read_yaml
 
@@ -202,6 +203,8 @@ class Params(Section):
     provision: Provision = Provision()
     demos: Demos = Demos()
     sft: Sft = Sft()
+    prm: Prm = Prm()
+    judge: Judge = Judge()
     rl: Rl = Rl()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()

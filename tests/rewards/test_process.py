@@ -13,8 +13,9 @@ from guiderail.actions.types import Click, Finish, Type, Wait
 from guiderail.endpoint import Endpoint, EndpointError
 from guiderail.params_endpoint import Endpoint as EndpointParams
 from guiderail.rewards.endpoint_judge import EndpointJudge
-from guiderail.rewards.process import StepContext, Votes, kind_of, read_vote, tally
+from guiderail.rewards.process import StepContext, kind_of, mean_vote, read_vote, tally
 from guiderail.rewards.rubrics import LONG, long_parts, quoted
+from guiderail.rollout.judging import Votes
 
 # the reference takes the first box and fails on the second and third of these (gui-rl.md 3.1)
 TABLE = [
@@ -54,9 +55,9 @@ def test_reading_is_total(text):
 
 def test_mean_of_the_valid_votes():
     votes = tally([r"\boxed{+1}", "no", r"\boxed{-1}", r"\boxed{+1}", r"\boxed{?}"])
-    assert votes == Votes((1, -1, 1), 2) and votes.mean == pytest.approx(1 / 3)
-    assert math.isnan(Votes((), 3).mean)
-    with pytest.raises(ValueError, match="counted as invalid"):
+    assert votes == Votes((1, -1, 1), 2) and mean_vote(votes) == pytest.approx(1 / 3)
+    assert math.isnan(mean_vote(Votes((), 3)))
+    with pytest.raises(ValueError, match="a vote is"):
         Votes((0,))
 
 

@@ -16,6 +16,8 @@ PLUMBING = {
     "guiderail.param_section",
     "guiderail.params_cloud",
     "guiderail.params_train",
+    "guiderail.params_judge",
+    "guiderail.params_endpoint",
     "guiderail.curves",
     "guiderail.errors",
     "guiderail.param_errors",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from guiderail.endpoint import Endpoint, image_part, text_part
-from guiderail.rewards.process import StepContext, Votes, tally
+from guiderail.rewards.process import StepContext, tally
 from guiderail.rewards.rubrics import SYSTEM, long_parts
+from guiderail.rollout.judging import Votes
 from guiderail.seeds import derive_seed
 
 

@@ -8,11 +8,16 @@ for the engines, `rubrics` for the words.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from guiderail.actions.types import Action, Finish, Wait
+from guiderail.envs.types import Env, Observation
+from guiderail.rollout.judging import Judged, Votes
+from guiderail.tasks.types import TaskSpec
 
 StepKind = Literal["act", "wait", "terminate"]
 _BOX = re.compile(r"\\boxed\s*\{\s*([+-]?1)\s*\}")
@@ -38,25 +43,8 @@ class StepContext:
     key: str
 
 
-@dataclass(frozen=True)
-class Votes:
-    """The valid votes (+1 or -1 each) on a step, and how many answers could not be read."""
-
-    valid: tuple[int, ...] = ()
-    invalid: int = 0
-
-    def __post_init__(self) -> None:
-        if any(v not in (-1, 1) for v in self.valid):
-            raise ValueError(f"votes {self.valid}: each must be +1 or -1; what cannot be read is counted as invalid")
-
-    @property
-    def mean(self) -> float:
-        """Mean of the valid votes in [-1, 1]; nan without one."""
-        return sum(self.valid) / len(self.valid) if self.valid else float("nan")
-
-
-class Judge(Protocol):
-    """Judges steps; asked for many steps at once, while their episodes go on."""
+class StepJudge(Protocol):
+    """Judges single steps from what can be seen; asked for many steps at once, while their episodes go on."""
 
     async def votes(self, step: StepContext) -> Votes:
         """The votes on `step`. An engine that cannot answer at all raises; it never makes a vote up."""
@@ -86,3 +74,56 @@ def tally(answers: list[str]) -> Votes:
     """The votes in a list of answers."""
     read = [read_vote(a) for a in answers]
     return Votes(tuple(v for v in read if v is not None), sum(v is None for v in read))
+
+
+class FrameJudge:
+    """A `StepJudge` at the seam of the rollout: it builds each step's context and asks at once, while the episode goes
+    on. History is the agent's own thoughts, or its actions where there were none."""
+
+    def __init__(self, judge: StepJudge) -> None:
+        self.judge = judge
+
+    async def start(self, task: TaskSpec, seen: Observation, env: Env, seed: int) -> FrameWatch:
+        """Begin an episode; the environment is not looked at."""
+        return FrameWatch(self.judge, seen.instruction, f"{task.id}#{seed}")
+
+
+@dataclass
+class FrameWatch:
+    """One episode under a `FrameJudge`; `key` names it."""
+
+    judge: StepJudge
+    instruction: str
+    key: str
+    history: list[str] = field(default_factory=list)
+
+    async def step(self, done: Judged) -> Awaitable[Votes]:
+        """Ask for the votes on a step; they are awaited when the episode has ended."""
+        context = context_of(done, self.instruction, tuple(self.history), self.key)
+        self.history.append(said(done))
+        return asyncio.create_task(self.judge.votes(context))  # type: ignore[arg-type]
+
+
+def said(done: Judged) -> str:
+    """A step in the agent's own words, on one line."""
+    return " ".join((done.thought or done.text).split())
+
+
+def context_of(done: Judged, instruction: str, history: tuple[str, ...], key: str) -> StepContext:
+    """A step of a rollout as a judge sees it; its key is the episode's and the number of the step."""
+    return StepContext(
+        instruction=instruction,
+        history=history,
+        before=done.before.frame,
+        action=done.text,
+        after=done.after.frame,
+        kind=kind_of(done.action),
+        width=done.before.width,
+        height=done.before.height,
+        key=f"{key}/{done.step}",
+    )
+
+
+def mean_vote(votes: Votes) -> float:
+    """Mean of the valid votes in [-1, 1]; nan without one."""
+    return sum(votes.valid) / len(votes.valid) if votes.valid else float("nan")

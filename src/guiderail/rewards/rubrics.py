@@ -39,6 +39,7 @@ SHORT_SYSTEM = "Judge the step."
 SHORT: dict[StepKind, str] = {"act": "", "wait": "Waiting. ", "terminate": "The end. "}
 ANSWER = "\\boxed{"
 GRADE = {1: "+1}", -1: "-1}"}
+"""What follows `ANSWER`. The small model is given `ANSWER` and asked for the sign."""
 
 
 def quoted(text: str) -> str:
