@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from guiderail.actions.codec import NotExpressible
-from guiderail.actions.types import Action, Click, Finish, Type, Wait
+from guiderail.actions.types import Click, Finish, Type, Wait
 from guiderail.actions.wire import action_from_json
 from guiderail.models.frames import FrameStore
 from guiderail.models.prompts import PromptBuilder
