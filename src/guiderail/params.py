@@ -20,7 +20,7 @@ from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
 from guiderail.params_judge import Judge, Prm
-from guiderail.params_train import Rl, Sft
+from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -190,6 +190,16 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
+        "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
+        "gui_rl": {
+            "algorithm": "step_wise",
+            "reward_failure": -1.0,
+            "clip_high": 0.2,
+            "step_wise": {"credit": "reference"},
+        },
+        "semi_online": {"algorithm": "semi_online"},
+        "semi_online_grpo": {"phases": [{"algorithm": "semi_online", "iterations": 20}, {"iterations": 20}]},
     }
 
 
@@ -227,17 +237,32 @@ class Params(Section):
         for name, changes in self.recipes.items():
             if not NAME.fullmatch(name):
                 raise ValueError(f"recipes.{name}: a recipe's name may hold a-z, 0-9 and _ only")
-            try:
-                self.rl_for(name)
-            except ValidationError as e:
-                found = (explain(x, Rl, f"recipes.{name}") for x in e.errors() if x["loc"][0] in changes)
-                raise ValueError("\n".join(found)) from None
-            self._fits(name)
+            self._recipe_fits(name, changes)
         return self
 
-    def _fits(self, recipe: str) -> None:
+    def _recipe_fits(self, name: str, changes: dict[str, Any]) -> None:
+        """Raise ValueError on a recipe that cannot be, with the key it is about."""
+        try:
+            phases = recipe_phases(changes)
+        except ValueError as e:
+            raise ValueError(f"recipes.{name}.phases = {changes['phases']!r}: {e}") from None
+        found: list[Rl] = []
+        for number, own in enumerate(phases):
+            where = f"{name}.phases[{number}]" if len(phases) > 1 else name
+            try:
+                found.append(self._rl(own))
+            except ValidationError as e:
+                lines = (explain(x, Rl, f"recipes.{where}") for x in e.errors() if x["loc"][0] in own)
+                raise ValueError("\n".join(lines)) from None
+            check_read(where, own, found[-1])
+            self._fits(where, own, found[-1])
+        if any((p.mode, p.lora) != (found[0].mode, found[0].lora) for p in found):
+            raise ValueError(
+                f"recipes.{name}.phases: mode and lora must be those of the first phase: one model is trained"
+            )
+
+    def _fits(self, recipe: str, own: dict[str, Any], rl: Rl) -> None:
         """Raise ValueError when sections contradict each other; without it a stage would find out hours later."""
-        rl, own = self.rl_for(recipe), self.recipes[recipe]
         where = {k: f"recipes.{recipe}.{k}" if k in own else f"rl.{k}" for k in ("mode", "lora")}
         if rl.lora.dropout > 0:
             raise ValueError(
@@ -253,9 +278,45 @@ class Params(Section):
                 "since the adapter of the warm-up is trained further"
             )
 
+    def judges_of(self, recipe: str) -> set[str]:
+        """Judges that the step_wise phases of `recipe` ask: progress, prm, endpoint."""
+        return {rl.step_wise.judge for rl in self.phases_for(recipe) if rl.algorithm == "step_wise"}
+
+    def wants_prm(self, recipe: str) -> bool:
+        """Whether `recipe` trains with the process reward model."""
+        return "prm" in self.judges_of(recipe)
+
+    @model_validator(mode="after")
+    def _others_reached(self) -> Params:
+        """Raise ValueError when a model from elsewhere is to be asked and nothing says where."""
+        asks = {f"recipe {r} (step_wise.judge = endpoint)": self.judge.endpoint for r in self.sweep.recipe
+                if "endpoint" in self.judges_of(r)}  # fmt: skip
+        where = "judge.endpoint"
+        if self.sft.cot.source == "teacher":
+            asks, where = {"sft.cot.source = 'teacher'": self.sft.cot.endpoint, **asks}, "sft.cot.endpoint"
+        for who, endpoint in asks.items():
+            if not endpoint.url or not endpoint.model:
+                raise ValueError(f"{who}: needs {where}.url and {where}.model")
+            where = "judge.endpoint"
+        if self.sft.cot.source == "none" and self.prompt.thought:
+            raise ValueError(
+                "sft.cot.source = 'none': prompt.thought is true, so rollouts ask for a line that the warm-up would "
+                "never show; set prompt.thought: false, or take the thoughts of expert or teacher"
+            )
+        if self.sft.cot.source == "teacher" and not self.prompt.thought:
+            raise ValueError("sft.cot.source = 'teacher': prompt.thought is false, so what it writes would go unused")
+        return self
+
+    def phases_for(self, recipe: str) -> list[Rl]:
+        """RL parameters of `recipe`, one per phase (most recipes have one): `rl` with the recipe's overrides."""
+        return [self._rl(own) for own in recipe_phases(self.recipes[recipe])]
+
     def rl_for(self, recipe: str) -> Rl:
-        """RL parameters of `recipe`: `rl` with the recipe's overrides. Raises ValidationError on an unknown key."""
-        return Rl.model_validate_json(json.dumps({**self.rl.model_dump(), **self.recipes[recipe]}), strict=True)
+        """RL parameters of a recipe of one phase (of the last phase, where it has more)."""
+        return self.phases_for(recipe)[-1]
+
+    def _rl(self, own: dict[str, Any]) -> Rl:
+        return Rl.model_validate_json(json.dumps(overridden(self.rl.model_dump(), own)), strict=True)
 
 
 def parse(raw: object, source: str = "params.yaml") -> Params:
