@@ -23,7 +23,7 @@ def sha(png):
 
 
 def env(threshold=0, png=lambda name: name.encode()):
-    return ReplayEnv({"e7": RECORDING}, lambda a, s: match(a, s.expected, s.width, s.height), png, sha, threshold)
+    return ReplayEnv({TASK.id: RECORDING}, lambda a, s: match(a, s.expected, s.width, s.height), png, sha, threshold)
 
 
 def play(replay, actions):

@@ -45,7 +45,7 @@ def episode(n: int, text: str = "CLICK", steps: int = 2, logprob: float = -0.1) 
             votes_invalid=n % 2,
             reward=(None, 0.55)[t % 2],
             matched=(None, True, False)[(n + t) % 3],
-            patched=bool(n % 2),
+            patched=("", "on_policy")[n % 2],
         )
         for t in range(steps)
     )

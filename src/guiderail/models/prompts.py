@@ -158,6 +158,8 @@ class Context:
         b = self._builder
         frame = b.frame_ids(width, height)
         if not self._chunks or len(self._chunks[-1].frames) >= b.params.chunk_steps:
+            if self._chunks and not self._chunks[-1].spans:
+                self._chunks.pop()  # patched, but nothing was sampled after it
             self._chunks.append(_Chunk(ids=[*b.system_turn, *b.user_open, *self._anchor()]))
         else:
             self._chunks[-1].ids.extend(b.user_open)
@@ -211,6 +213,35 @@ class Context:
         self._step += 1
         self._open = False
 
+    def patch(self, completion_ids: Sequence[int], thought: str, action_text: str) -> None:
+        """Put another turn in the place of the last one, for what follows (semi-online RL).
+
+        The chunk as sampled stays a row of its own, ending with the answer that was replaced; what follows goes into a
+        row whose history holds `completion_ids` there, and which trains on nothing before them. Raises RuntimeError
+        when no turn has been completed since the last patch, ValueError as `complete`.
+        """
+        b = self._builder
+        last = self._chunks[-1] if self._chunks else None
+        if self._open or last is None or not last.spans:
+            raise RuntimeError(f"step {self._step}: patch() needs a turn that complete() just closed")
+        if not completion_ids or b.reserved_ids.intersection(completion_ids) or b.end_id in completion_ids[:-1]:
+            raise ValueError(f"step {self._step}: a patch needs ids of plain text, at most closed by {b.end_id}")
+        ids = [*last.ids[: last.spans[-1][0]], *completion_ids]
+        ids.extend(b.turn_close if completion_ids[-1] == b.end_id else b.turn_end)
+        self._chunks.append(_Chunk(ids=ids, frames=list(last.frames)))
+        self._done[-1] = " ".join((thought or action_text).split()) or NO_ACTION
+
+    def hinted(self, hint: str) -> Prompt:
+        """The prompt of the turn that `complete` just closed, with a line of text before the answer: asks the policy
+        again, told something. Raises RuntimeError when no turn has been completed since the last patch."""
+        last = self._chunks[-1] if self._chunks else None
+        if self._open or last is None or not last.spans:
+            raise RuntimeError(f"step {self._step}: hinted() needs a turn that complete() just closed")
+        b = self._builder
+        end = last.spans[-1][0] - len(b.assistant_open)
+        ids = (*last.ids[:end], *b.encode(f"\n{hint}"), *b.assistant_open)
+        return Prompt(ids=ids, frames=tuple(last.frames))
+
     def rows(self, temperature: float = 1.0) -> list[ChunkRow]:
         """Training rows of the completed steps, one per chunk; a row ends with its last sampled id."""
         rows = []
@@ -220,7 +251,7 @@ class Context:
             rows.append(
                 ChunkRow(
                     ids=np.asarray(chunk.ids[: chunk.spans[-1][1]], dtype=np.int64),
-                    frames=tuple(chunk.frames[: len(chunk.spans)]),
+                    frames=tuple(chunk.frames[: len(chunk.frames) - (chunk is self._chunks[-1] and self._open)]),
                     spans=tuple(chunk.spans),
                     logprobs=np.asarray(chunk.logprobs, dtype=np.float32),
                     steps=tuple(chunk.steps),

@@ -16,14 +16,13 @@ from typing import Any
 from guiderail.actions.types import Action, Click
 from guiderail.envs.types import Env, Observation
 from guiderail.rollout.judging import Judged, Votes
-from guiderail.tasks.experts.scene import Box, Node, Scene
+from guiderail.tasks.experts.scene import Scene
 from guiderail.tasks.suites import get_suite
 from guiderail.tasks.template import Template
 from guiderail.tasks.types import TaskSpec
 
 MARGIN = 0.013
 """How far beside an element a click still counts as on it: half of the grid of demonstrated points."""
-CLICKABLE = {"a", "button", "h3", "input", "option", "select", "textarea"}
 LONGEST = 20
 """Steps after which a plan is cut."""
 
@@ -52,18 +51,7 @@ def does(action: Action, wanted: Action, scene: Scene) -> bool:
         return action == wanted
     if (action.button, action.count) != (wanted.button, wanted.count):
         return False
-    return element(scene, wanted.x, wanted.y).contains(action.x, action.y, MARGIN)
-
-
-def element(scene: Scene, x: float, y: float) -> Box:
-    """The smallest element at a point that is made to be clicked, else the smallest at all, else the point."""
-    at = [n for n in scene.nodes if n.contains(x, y)]
-    made = [n for n in at if n.tag in CLICKABLE] or at
-    return min(made, key=_area) if made else Box(x, y, 0.0, 0.0)
-
-
-def _area(n: Node) -> float:
-    return n.w * n.h
+    return scene.element(wanted.x, wanted.y).contains(action.x, action.y, MARGIN)
 
 
 def progress(

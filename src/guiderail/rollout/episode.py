@@ -77,7 +77,7 @@ class _End(Exception):
 
 
 @dataclass(frozen=True)
-class _Said:
+class Said:
     """What a completion means; `problem` says why it means nothing (`action` None)."""
 
     action: Action | None = None
@@ -87,14 +87,15 @@ class _Said:
     problem: str = ""
 
 
-def _read(codec: Codec, text: str) -> _Said:
+def read_answer(codec: Codec, text: str) -> Said:
+    """What `text` means in `codec`; total."""
     parsed = codec.parse(text)
     if isinstance(parsed, ParseFailure):
-        return _Said(problem=parsed.reason)
+        return Said(problem=parsed.reason)
     try:
-        return _Said(parsed.action, parsed.thought, codec.render(parsed.action), action_dumps(parsed.action))
+        return Said(parsed.action, parsed.thought, codec.render(parsed.action), action_dumps(parsed.action))
     except ValueError as e:  # read, but outside the algebra (a point off the screen, a number that is none)
-        return _Said(thought=parsed.thought, problem=str(e))
+        return Said(thought=parsed.thought, problem=str(e))
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ async def run_episode(
     context, seen, outcome, watch = None, None, None, None
     try:
         result = await env.reset(task)
-        seen = _stored(result.observation, frames)
+        seen = stored(result.observation, frames)
         if not seen.instruction.strip():
             raise InfraError(f"{task.id}: the environment gave an empty instruction", "crash")
         context = builder.context(seen.instruction)
@@ -148,7 +149,7 @@ async def run_episode(
             context.observe(seen.frame, seen.width, seen.height)
             prompt, sampling = context.prompt(), setting.sampling(job, step, builder.params.max_new_tokens)
             completion, seconds_policy = await ask(job, prompt, sampling)
-            said = _read(codec.at(*builder.resized(seen.width, seen.height)), completion.text)
+            said = read_answer(codec.at(*builder.resized(seen.width, seen.height)), completion.text)
             context.complete(completion.ids, completion.logprobs, said.thought, said.text)
             started = time.perf_counter()
             done = await _do(env, said.action)
@@ -176,7 +177,7 @@ async def run_episode(
             elif done.after is None:
                 raise _End(Outcome("failure", "parse_failure", 0.0, steps[-1].parse_error))
             else:
-                seen = _stored(done.after.observation, frames)
+                seen = stored(done.after.observation, frames)
                 end = _judged(task, done.after.raw_reward, "env_done") if done.after.done else None
             if watch is not None and said.action is not None:
                 solved = end.kind == "success" if end and end.reward is not None else None
@@ -229,7 +230,7 @@ def _judged(task: TaskSpec, raw: float, cause: Cause) -> Outcome:
     return Outcome("failure", cause, 0.0)
 
 
-def _stored(seen: Observation, frames: PngSink) -> Observation:
+def stored(seen: Observation, frames: PngSink) -> Observation:
     """Keep the frame; refuse bytes that are not what the observation says (digest, size)."""
     if seen.png:
         size = int.from_bytes(seen.png[16:20], "big"), int.from_bytes(seen.png[20:24], "big")  # PNG IHDR

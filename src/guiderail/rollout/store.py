@@ -48,7 +48,7 @@ STEPS = pa.schema(
     | {"temperature": _F64, "top_p": _F64, "max_new_tokens": _I32, "seed": _I64}
     | {"thought": _TEXT, "action": _TEXT, "parse_error": _TEXT, "policy_version": _I32}
     | {"seconds_policy": _F64, "seconds_env": _F64, "votes": pa.list_(_I32), "votes_invalid": _I32}
-    | {"reward": _F64, "matched": pa.bool_(), "patched": pa.bool_()}
+    | {"reward": _F64, "matched": pa.bool_(), "patched": _TEXT}
 )
 ROWS = pa.schema(
     {"episode_id": _TEXT, "chunk": _I32, "ids": pa.list_(_I32), "frames": pa.list_(_TEXT), "span_start": pa.list_(_I32)}

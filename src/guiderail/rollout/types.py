@@ -40,7 +40,7 @@ class StepRecord:
 
     votes: valid votes of the judge, each +1 or -1 (empty: not judged, or nothing valid); votes_invalid: its other
     answers. In a recorded environment only: reward of the step (None elsewhere), whether it did what the expert did,
-    and whether the history then holds the expert's turn in its place.
+    and the kind of patch when the history then holds the expert's turn in its place ("" without).
     """
 
     step: int
@@ -59,7 +59,7 @@ class StepRecord:
     votes_invalid: int = 0
     reward: float | None = None
     matched: bool | None = None
-    patched: bool = False
+    patched: str = ""
 
 
 @dataclass(frozen=True)

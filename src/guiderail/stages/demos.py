@@ -2,9 +2,10 @@
 
 Reads results/provision/tasks.json and params.demos. Writes demos.jsonl, one successful episode a line:
 {"task": TaskSpec, "instruction", "steps": [{"frame": sha256 of the screen BEFORE the action, "action": canonical JSON,
-"thought"}], "reward"}, and frames/<sha256>.png. Points are rounded to params.demos.point_grid and the rounded action is
-the one that is done, so that every recorded episode succeeds as recorded. Instances are the manifest's train split,
-then further ones of the same seed namespace, never a fresh or held-out one. Lines are sorted by template and instance;
+"thought", "boxes": elements whose click is the same, [x1, y1, x2, y2] in fractions}], "reward"}, and
+frames/<sha256>.png. Points are rounded to params.demos.point_grid and the rounded action is the one that is done, so
+that every recorded episode succeeds as recorded. Instances are the manifest's train split, then further ones of the
+same seed namespace, never a fresh or held-out one. Lines are sorted by template and instance;
 the output depends on parameters alone, not on the number of slots.
 """
 
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from guiderail.actions.types import Action
+from guiderail.actions.types import Action, Click
 from guiderail.actions.wire import action_to_json
 from guiderail.errors import Explained
 from guiderail.pool.client import PoolClient, RemoteEnv
@@ -26,7 +27,7 @@ from guiderail.pool.work import map_pool
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 from guiderail.tasks import splits
-from guiderail.tasks.experts.scene import snap
+from guiderail.tasks.experts.scene import Scene, snap
 from guiderail.tasks.suites import get_suite
 from guiderail.tasks.types import TaskSpec
 
@@ -138,15 +139,26 @@ async def demonstrate(env: RemoteEnv, task: TaskSpec, grid: float) -> Demo:
     frames: dict[str, bytes] = {}
     history: list[Action] = []
     while not result.done and len(history) < task.max_steps:
-        decision = expert(await env.oracle(), instruction, len(history), history)
+        facts = await env.oracle()
+        decision = expert(facts, instruction, len(history), history)
         if decision is None:
             break
         action, thought = snap(decision[0], grid), decision[1]
         seen = result.observation
         frames[seen.frame] = seen.png
-        steps.append({"frame": seen.frame, "action": action_to_json(action), "thought": thought})
+        step = {"frame": seen.frame, "action": action_to_json(action), "thought": thought}
+        steps.append(step | {"boxes": boxes(facts, decision[0])})
         history.append(action)
         result = await env.step(action)
     reward = await env.evaluate()
     line = {"task": task.to_json(), "instruction": instruction, "steps": steps, "reward": reward}
     return Demo(line, frames, result.done and reward >= task.threshold)
+
+
+def boxes(facts: Sequence[Mapping[str, Any]], action: Action) -> list[list[float]]:
+    """The element that a click is on, for `rewards.match`; none for other actions."""
+    if not isinstance(action, Click):
+        return []
+    b = Scene.of(facts).element(action.x, action.y)
+    corners = (b.x, b.y, b.x + b.w, b.y + b.h)
+    return [[round(min(1.0, max(0.0, v)), 4) for v in corners]] if b.w * b.h > 0 else []
