@@ -19,6 +19,7 @@ FLOORS = [
         "params",
         "params_cloud",
         "params_judge",
+        "params_prm",
         "params_endpoint",
         "endpoint",
         "params_train",

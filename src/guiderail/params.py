@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
-from guiderail.params_judge import Judge, Prm
+from guiderail.params_prm import Prm
 from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
@@ -214,7 +214,6 @@ class Params(Section):
     demos: Demos = Demos()
     sft: Sft = Sft()
     prm: Prm = Prm()
-    judge: Judge = Judge()
     rl: Rl = Rl()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
@@ -289,15 +288,17 @@ class Params(Section):
     @model_validator(mode="after")
     def _others_reached(self) -> Params:
         """Raise ValueError when a model from elsewhere is to be asked and nothing says where."""
-        asks = {f"recipe {r} (step_wise.judge = endpoint)": self.judge.endpoint for r in self.sweep.recipe
-                if "endpoint" in self.judges_of(r)}  # fmt: skip
-        where = "judge.endpoint"
+        asks = {
+            f"recipes.{name}.step_wise.voting.endpoint": rl.step_wise.voting.endpoint
+            for name in self.sweep.recipe
+            for rl in self.phases_for(name)
+            if rl.algorithm == "step_wise" and rl.step_wise.judge == "endpoint"
+        }
         if self.sft.cot.source == "teacher":
-            asks, where = {"sft.cot.source = 'teacher'": self.sft.cot.endpoint, **asks}, "sft.cot.endpoint"
-        for who, endpoint in asks.items():
+            asks["sft.cot.endpoint"] = self.sft.cot.endpoint
+        for where, endpoint in asks.items():
             if not endpoint.url or not endpoint.model:
-                raise ValueError(f"{who}: needs {where}.url and {where}.model")
-            where = "judge.endpoint"
+                raise ValueError(f"{where}: url and model are needed, for a model there is to be asked")
         if self.sft.cot.source == "none" and self.prompt.thought:
             raise ValueError(
                 "sft.cot.source = 'none': prompt.thought is true, so rollouts ask for a line that the warm-up would "

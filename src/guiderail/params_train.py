@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from guiderail.param_section import Section
 from guiderail.params_endpoint import Endpoint
+from guiderail.params_judge import Voting
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -69,8 +70,9 @@ class StepWise(Section):
 
     judge: Literal["progress", "prm", "endpoint"] = Field(
         "progress",
-        description="Who votes. progress: the scripted expert's plan got shorter; prm, endpoint: see judge.",
+        description="Who votes. progress: the scripted expert's plan got shorter; prm: the model of stage prm.",
     )
+    voting: Voting = Voting()
     judge_gate: bool = Field(True, description="prm: refuse to train with a judge below prm.min_auroc.")
     coef: float = Field(1.0, ge=0, le=100, description="Weight of a step's mean vote beside the episode's reward.")
     credit: Literal["bucket", "return_to_go", "outcome_anchored", "reference"] = Field(

@@ -17,6 +17,7 @@ PLUMBING = {
     "guiderail.params_cloud",
     "guiderail.params_train",
     "guiderail.params_judge",
+    "guiderail.params_prm",
     "guiderail.params_endpoint",
     "guiderail.curves",
     "guiderail.errors",

@@ -33,7 +33,7 @@ def messages(step: StepContext, frames: Pngs) -> list[dict[str, Any]]:
 
 
 class EndpointJudge:
-    """Votes of the model behind `endpoint`; `votes`, `temperature` and `max_new_tokens` as in `params.judge`."""
+    """Votes of the model behind `endpoint`; `votes`, `temperature` and `max_new_tokens` as in `rl.step_wise.voting`."""
 
     def __init__(
         self, endpoint: Endpoint, frames: Pngs, *, votes: int, temperature: float, max_new_tokens: int, seed: int = 0

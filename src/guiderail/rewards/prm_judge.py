@@ -68,7 +68,7 @@ _Asked = tuple[StepContext, "Future[Votes]"]
 
 
 class PrmJudge:
-    """Votes of a `PrmModel`; `votes` and `temperature` as in `params.judge`. `close` ends its thread."""
+    """Votes of a `PrmModel`; `votes` and `temperature` as in `rl.step_wise.voting`. `close` ends its thread."""
 
     def __init__(self, model: PrmModel, *, votes: int, temperature: float, seed: int = 0) -> None:
         self.model, self.m, self.temperature, self.seed = model, votes, temperature, seed

@@ -14,7 +14,7 @@ import numpy as np
 
 from guiderail.bench.calibration import Judged, calibration
 from guiderail.models.rows import ChunkRow
-from guiderail.params_judge import Prm
+from guiderail.params_prm import Prm
 from guiderail.rewards.prm_judge import PrmModel
 from guiderail.rewards.prm_prompts import JudgePrompts
 from guiderail.train.prm_data import Labelled

@@ -23,7 +23,7 @@ from guiderail.actions.types import Click, Finish, Type, Wait
 from guiderail.actions.wire import action_from_json
 from guiderail.models.frames import FrameStore
 from guiderail.models.prompts import PromptBuilder
-from guiderail.params_judge import Prm
+from guiderail.params_prm import Prm
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.work import map_pool
 from guiderail.rewards.process import StepContext, context_of, kind_of, said
