@@ -159,15 +159,32 @@ class Evaluate(Section):
         0, ge=0, le=100_000, description="Episodes per split and template; 0 = all instances of the split."
     )
     checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"], min_length=1)
+    retrieval: list[Literal["base", "sft", "rl"]] = Field(
+        [],
+        description="Checkpoints to run again, each task after the nearest demonstration of a train task.",
+    )
+    retrieval_steps: int = Field(3, ge=1, le=64, description="Steps of it that are shown.")
+    retrieval_text: float = Field(
+        0.7, ge=0, le=1, description="Weight of the instructions' likeness; the rest is that of the first screens."
+    )
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     film_strips: int = Field(6, ge=0, le=1000, description="Episodes drawn as film strips per checkpoint.")
 
-    @field_validator("checkpoints")
+    @field_validator("checkpoints", "retrieval")
     @classmethod
     def _distinct(cls, values: list[str]) -> list[str]:
         _once(values)
         return values
+
+    @model_validator(mode="after")
+    def _compared(self) -> Evaluate:
+        lost = [c for c in self.retrieval if c not in self.checkpoints]
+        if lost:
+            raise ValueError(
+                f"retrieval names {lost[0]!r}, which checkpoints lacks: it is compared with the run without"
+            )
+        return self
 
 
 class Report(Section):
