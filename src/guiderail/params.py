@@ -135,6 +135,9 @@ class Demos(Section):
     """Expert demonstrations."""
 
     per_template: int = Field(8, ge=1, le=100_000, description="Demonstrations per train template.")
+    recorded: int = Field(
+        4, ge=0, le=100_000, description="Expert episodes per fresh and held-out template, for benchmark sop alone."
+    )
     point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
 
 
@@ -151,12 +154,23 @@ class Merge(Section):
     )
 
 
+class AndroidControl(Section):
+    """Trajectories of benchmarks android_control_*, in the format of UI-S1's files."""
+
+    path: str = Field("", description="JSONL file.")
+    frames: str = Field("", description="Folder of its screenshots, by file name.")
+    swipes: Literal["", "gesture", "scroll"] = Field(
+        "", description="What swipe coordinates are, where the file does not tell."
+    )
+    blank: bool = Field(False, description="Show grey screens instead of screenshots (a run of the text alone).")
+
+
 class Evaluate(Section):
     """Benchmark runs."""
 
     temperature: float = Field(0.0, ge=0, le=100)
     episodes: int = Field(
-        0, ge=0, le=100_000, description="Episodes per split and template; 0 = all instances of the split."
+        0, ge=0, le=100_000, description="Episodes per split and template (android_control: trajectories); 0 = all."
     )
     checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"], min_length=1)
     retrieval: list[Literal["base", "sft", "rl"]] = Field(
@@ -170,6 +184,7 @@ class Evaluate(Section):
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     film_strips: int = Field(6, ge=0, le=1000, description="Episodes drawn as film strips per checkpoint.")
+    android_control: AndroidControl = AndroidControl()
 
     @field_validator("checkpoints", "retrieval")
     @classmethod

@@ -76,7 +76,7 @@ def test_faults_are_typed():
 
     with pytest.raises(InfraError, match="frame f0 is missing"):
         play(env(png=gone), [])
-    with pytest.raises(ValueError, match="no recording"):
+    with pytest.raises(ValueError, match="no such recording"):
         asyncio.run(env().reset(TaskSpec("android_control", "e8", 0)))
     replay = env()
     play(replay, [WRONG])

@@ -18,6 +18,7 @@ from guiderail.pool.wire import TOKEN_ENV
 from guiderail.workflow.spec import Job, Spec
 from guiderail.yaml_file import read_yaml
 
+RECORDED = ("sop", "android_control_sop", "android_control_high", "android_control_low")  # bench.recorded.PROTOCOLS
 USES_MODEL = {"sft", "prm", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
 USES_POOL = {"provision", "demos", "prm", "rl", "evaluate"}
@@ -142,9 +143,24 @@ def check_tasks(params: Params) -> None:
     from guiderail.tasks.suites import SUITES, choose
 
     choose(params.provision)
+    known = [*SUITES, *RECORDED]
     for name in params.sweep.benchmark:
-        if name not in SUITES:
-            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, SUITES)}")
+        if name not in known:
+            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, known)}")
+        if name == "sop" and not params.demos.recorded:
+            raise ParamError("demos.recorded = 0: benchmark sop plays recorded episodes; set it to 1 or more.")
+        if name.startswith("android_control"):
+            check_android(params)
+
+
+def check_android(params: Params) -> None:
+    """The file of benchmarks android_control_* must be there, and its screenshots unless none are wanted."""
+    a = params.evaluate.android_control
+    if not Path(a.path).is_file():
+        raise ParamError(f"evaluate.android_control.path = {a.path!r}: no such file. Give the JSONL of trajectories.")
+    if bool(a.frames) == a.blank:
+        what = "blank: true reads none" if a.frames else "give the folder of screenshots, or set blank: true"
+        raise ParamError(f"evaluate.android_control.frames = {a.frames!r}: {what}.")
 
 
 def check_all(params: Params) -> None:

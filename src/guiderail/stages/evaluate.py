@@ -4,8 +4,9 @@ Reads results/provision/tasks.json, model.path, results/sft/seedS/checkpoint and
 evaluate.retrieval also results/demos: those checkpoints play once more, as base_demo, sft_demo or rl_demo, each task
 after the nearest demonstration of a train task. Writes
 episodes.parquet (one row per planned episode, columns in `bench.records`), metrics.json, and frames/ of the episodes
-that become film strips. Refuses tasks that a checkpoint was trained on, before anything is played. Base and SFT do not
-depend on the recipe: their episodes are remembered in .work/eval-cache and shared by all recipes.
+that become film strips; on a recorded benchmark (`bench.recorded`) also the lines of each checkpoint, and
+recorded.json. Refuses tasks that a checkpoint was trained on, before anything is played. Base and SFT do not depend on
+the recipe: their episodes are remembered in .work/eval-cache and shared by all recipes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pandas as pd
 
 from guiderail.bench import evaluate as bench
 from guiderail.bench.metrics import metrics
+from guiderail.bench.recorded import PROTOCOLS
 from guiderail.bench.retrieval import DemoIndex, example_of
 from guiderail.envs.types import Observation
 from guiderail.models.frames import FrameStore
@@ -29,7 +31,7 @@ from guiderail.provenance import tree_digest
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import Episode
-from guiderail.stages import paths
+from guiderail.stages import evaluate_recorded, paths
 from guiderail.stages.context import Progress, StageContext
 from guiderail.tasks import splits
 from guiderail.tasks.types import TaskSpec
@@ -41,7 +43,7 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
     """Evaluate the checkpoints of one recipe and seed on one benchmark."""
     p = ctx.params.evaluate
     manifest = splits.load_manifest(paths.tasks_json())
-    jobs = bench.plan(manifest, benchmark, p)
+    jobs = [] if benchmark in PROTOCOLS else bench.plan(manifest, benchmark, p)
     places = {
         "base": bench.Subject("base", Path(ctx.params.model.path)),
         "sft": bench.Subject("sft", paths.sft(seed) / "checkpoint", int(seed)),
@@ -50,6 +52,10 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
     subjects = [places[name] for name in places if name in p.checkpoints]
     for subject in subjects:
         bench.check_subject(manifest, subject.folder)
+    head: dict[str, object] = {"recipe": recipe, "seed": int(seed), "benchmark": benchmark}
+    head["split_hash"] = manifest["hash"]
+    if benchmark in PROTOCOLS:
+        return write(ctx, evaluate_recorded.play(ctx, subjects, benchmark, CACHE), head)
     index = DemoIndex.read(paths.demos(), manifest, p.retrieval_text) if p.retrieval else None
     shown = {bench.Subject(f"{s.name}_demo", s.folder, s.seed): index for s in subjects if s.name in p.retrieval}
     results: dict[str, bench.Result] = {}
@@ -60,7 +66,7 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
             results[subject.name] = bench.measure(subject, player.identity(manifest), CACHE, strips, player.play)
             if results[subject.name].remembered:
                 bar.update(len(jobs))
-    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+    write(ctx, results, head)
 
 
 class Player:
