@@ -34,17 +34,14 @@ def rl(**step_wise):
 def calibrated(folder, mean, **more):
     folder = folder / "step_wise_prm" / "seed0" / "judge"
     folder.mkdir(parents=True)
-    (folder / "calibration.json").write_text(
-        json.dumps({"auroc": {"mean": mean, "lo": 0.5, "hi": 0.8, "n": 99} | more})
-    )
+    area = {"mean": mean, "lo": 0.5, "hi": 0.8, "n": 99} | more
+    (folder / "calibration.json").write_text(json.dumps({"auroc": area}))
     return folder
 
 
 def test_the_gate(tmp_path):
     folder = calibrated(tmp_path, 0.699)
-    with pytest.raises(
-        InputError, match=r"AUROC on held-out templates is 0.699 \[0.500, 0.800\], n = 99, below prm.min"
-    ):
+    with pytest.raises(InputError, match=r"is 0.699 \[0.500, 0.800\], n = 99, below prm.min"):
         check_gate(folder, 0.7, True)
     check_gate(folder, 0.699, True)
     check_gate(folder, 0.7, False)  # the recipe says it shall be used anyway
