@@ -101,6 +101,8 @@ STAGES = {
     "evaluate": StageHelp(
         "measure success",
         "Run base, SFT and RL checkpoints on train, fresh and held-out tasks, with confidence intervals.\n"
+        "Benchmarks: miniwob (pages), sop (recorded episodes), android_control_sop, _high, _low (a file of them).\n"
+        "Any checkpoint, without the chain: guiderail evaluate --model FOLDER --benchmark miniwob\n"
         "Refuses tasks that the checkpoint was trained on.",
         "results/merge/R/seedS/model, results/sft/seedS/checkpoint, results/provision/tasks.json",
         "results/evaluate/R/seedS/B/ (episodes.parquet, metrics.json, frames/)",

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from guiderail.bench import records
-from guiderail.bench.sop import Protocol
+from guiderail.bench.protocols import Protocol
 from guiderail.checkpoints.manifest import sha256_file
 from guiderail.errors import InputError
 from guiderail.params import Evaluate
@@ -29,13 +29,6 @@ from guiderail.rollout.export import demo_recordings
 from guiderail.tasks.android_control import load
 from guiderail.tasks.recorded import Recording
 from guiderail.tasks.types import TaskSpec
-
-PROTOCOLS: dict[str, Protocol] = {
-    "sop": "sop",
-    "android_control_sop": "sop",
-    "android_control_high": "high",
-    "android_control_low": "low",
-}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_dumps
+from guiderail.bench.protocols import Protocol
 from guiderail.checkpoints.manifest import digest_json
 from guiderail.envs.types import InfraError
 from guiderail.errors import InputError
@@ -29,7 +30,6 @@ from guiderail.rewards.match import RULES, Match, Rules, match
 from guiderail.rewards.match_reference import reference_sop_match, reference_train_match
 from guiderail.tasks.recorded import RecordedStep, Recording
 
-Protocol = Literal["sop", "high", "low"]
 Scorer = Literal["guiderail", "reference_sop", "reference_train"]
 
 

@@ -31,7 +31,8 @@ class ReportData:
     `episodes`: one row per evaluated episode with the columns of `bench.records` plus recipe, train_seed, benchmark.
     `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
     one row per logged step. `used`: what each output cost, by its folder below the
-    results folder: seconds, peak_memory_bytes (provenance.json), env_steps, tokens (metrics.json); None = not recorded.
+    results folder: seconds, cpu_seconds, peak_memory_bytes (provenance.json), env_steps, of them replay_steps (along
+    recordings), tokens (metrics.json); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
     `evaluations`: the folder of each point, for its frames. `prm`: calibration.json of the recipes with a process
     reward model.
@@ -78,8 +79,10 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
     cost, work = read("provenance.json").get("cost", {}), read("metrics.json")
     values = {
         "seconds": cost.get("seconds"),
+        "cpu_seconds": cost.get("cpu_seconds"),
         "peak_memory_bytes": cost.get("peak_pss_bytes", cost.get("peak_rss_bytes")),
         "env_steps": work.get("env_steps"),
+        "replay_steps": work.get("replay_steps"),
         "tokens": work.get("tokens"),
     }
     rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost

@@ -20,7 +20,7 @@ import pandas as pd
 
 from guiderail.bench import evaluate as bench
 from guiderail.bench.metrics import metrics
-from guiderail.bench.recorded import PROTOCOLS
+from guiderail.bench.protocols import PROTOCOLS
 from guiderail.bench.retrieval import DemoIndex, example_of
 from guiderail.envs.types import Observation
 from guiderail.models.frames import FrameStore
@@ -41,23 +41,33 @@ CACHE = paths.WORK / "eval-cache"
 
 def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
     """Evaluate the checkpoints of one recipe and seed on one benchmark."""
-    p = ctx.params.evaluate
     manifest = splits.load_manifest(paths.tasks_json())
-    jobs = [] if benchmark in PROTOCOLS else bench.plan(manifest, benchmark, p)
     places = {
         "base": bench.Subject("base", Path(ctx.params.model.path)),
         "sft": bench.Subject("sft", paths.sft(seed) / "checkpoint", int(seed)),
         "rl": bench.Subject("rl", paths.merge(recipe, seed), int(seed)),
     }
-    subjects = [places[name] for name in places if name in p.checkpoints]
+    subjects = [places[name] for name in places if name in ctx.params.evaluate.checkpoints]
     for subject in subjects:
         bench.check_subject(manifest, subject.folder)
-    head: dict[str, object] = {"recipe": recipe, "seed": int(seed), "benchmark": benchmark}
-    head["split_hash"] = manifest["hash"]
-    if benchmark in PROTOCOLS:
-        return write(ctx, evaluate_recorded.play(ctx, subjects, benchmark, CACHE), head)
-    index = DemoIndex.read(paths.demos(), manifest, p.retrieval_text) if p.retrieval else None
-    shown = {bench.Subject(f"{s.name}_demo", s.folder, s.seed): index for s in subjects if s.name in p.retrieval}
+    recorded = benchmark in PROTOCOLS
+    results = (
+        evaluate_recorded.play(ctx, subjects, benchmark, CACHE)
+        if recorded
+        else play(ctx, subjects, manifest, benchmark)
+    )
+    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+
+
+def play(
+    ctx: StageContext, subjects: list[bench.Subject], manifest: splits.Manifest, benchmark: str
+) -> dict[str, bench.Result]:
+    """Results of all subjects on the manifest's tasks, remembered or played now."""
+    p = ctx.params.evaluate
+    jobs = bench.plan(manifest, benchmark, p)
+    again = [s for s in subjects if s.name in p.retrieval]
+    index = DemoIndex.read(paths.demos(), manifest, p.retrieval_text) if again else None
+    shown = {bench.Subject(f"{s.name}_demo", s.folder, s.seed): index for s in again}
     results: dict[str, bench.Result] = {}
     with ctx.progress(len(jobs) * (len(subjects) + len(shown)), "episodes") as bar:
         for subject in [*subjects, *shown]:
@@ -66,7 +76,7 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
             results[subject.name] = bench.measure(subject, player.identity(manifest), CACHE, strips, player.play)
             if results[subject.name].remembered:
                 bar.update(len(jobs))
-    write(ctx, results, head)
+    return results
 
 
 class Player:

@@ -1,8 +1,8 @@
 """The evaluate stage on a recorded benchmark: lines of every checkpoint, numbers, and the same outputs as on pages.
 
 Writes <checkpoint>.jsonl (one line per trajectory, with what was predicted) and recorded.json (SOP and step metrics
-with intervals). Lines are kept in .work/eval-cache/recorded under a digest of everything that can change them, so a killed
-run goes on with the next trajectory, and base and SFT are played once for all recipes.
+with intervals). Lines are kept in .work/eval-cache/recorded under a digest of everything that can change them, so a
+killed run goes on with the next trajectory, and base and SFT are played once for all recipes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from filelock import FileLock
 from guiderail.bench import evaluate as bench
 from guiderail.bench import recorded, sop, sop_metrics
 from guiderail.bench.predict import Batcher, PolicyPredict
+from guiderail.bench.protocols import PROTOCOLS, Protocol
 from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import PromptBuilder
@@ -31,7 +32,7 @@ WORKERS = 32
 
 def play(ctx: StageContext, subjects: list[bench.Subject], benchmark: str, cache: Path) -> dict[str, bench.Result]:
     """Results of all subjects, and their lines in `ctx.out`, with summaries in recorded.json."""
-    protocol, p = recorded.PROTOCOLS[benchmark], ctx.params.evaluate
+    protocol, p = PROTOCOLS[benchmark], ctx.params.evaluate
     own = benchmark == "sop"
     trials = recorded.own_trials(paths.demos() / "recorded", p) if own else recorded.android_trials(p, protocol)
     results, summaries = {}, {}
@@ -55,7 +56,7 @@ def _measure(
     ctx: StageContext,
     subject: bench.Subject,
     trials: recorded.Trials,
-    protocol: sop.Protocol,
+    protocol: Protocol,
     cache: Path,
     bar: Progress,
 ) -> tuple[list[dict[str, Any]], bench.Result]:
