@@ -37,6 +37,7 @@ FLOORS = [
     {"train", "bench"},
     {"report"},
     {"stages"},
+    {"status"},
     {"cli", "commands", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,4 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool,
+status, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -33,6 +34,7 @@ around it:
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
   pool        list machines of a pool, end orphans, show costs
+  status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
 
 Usually an engine runs the stages, and only those that need it:
@@ -238,6 +240,16 @@ def _pool(args: argparse.Namespace) -> None:
     command.run(args)
 
 
+def _status_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true", help="one JSON object per job")
+
+
+def _status(args: argparse.Namespace) -> None:
+    from guiderail.status import collect, show
+
+    print(show(collect(), args.json))
+
+
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
@@ -251,6 +263,7 @@ EXTRA = {
         _manifest_options,
     ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
+    "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
 RUN = {
@@ -260,6 +273,7 @@ RUN = {
     "schema": _schema,
     "pretrain": _pretrain,
     "manifest": _manifest,
+    "status": _status,
     "ui": _ui,
 }
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guiderail.errors import Explained
 from guiderail.pool.chaos.proxy import Proxy
 from guiderail.pool.providers.process import ProcessProvider
 from guiderail.pool.vm.noop import start_time
@@ -33,6 +34,10 @@ START_S = 60.0
 SETTLE_S = 60.0
 OVER_S = 30.0
 FAULTS = ("kill client", "kill server", "kill machine", "freeze machine", "freeze server", "lose replies", "nothing")
+
+
+class RefereeError(Explained, RuntimeError):
+    """There is nothing to harm: the server does not start."""
 
 
 class Referee:
@@ -65,7 +70,11 @@ class Referee:
         with (self.root / "server.log").open("ab") as log:
             environment = {**os.environ, TOKEN_ENV: TOKEN}
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        await self.until(lambda: self.status() is not None, START_S, "the server answers")
+        server = self.server
+        await self.until(lambda: self.status() is not None or server.poll() is not None, START_S, "the server answers")
+        if server.poll() is not None:
+            said = (self.root / "server.log").read_text(errors="replace").splitlines()[-3:]
+            raise RefereeError(f"the server ended with {server.returncode} at its start: {' / '.join(said)}")
 
     def start_client(self) -> None:
         """Start another one; every fourth speaks gui-rl's wire."""
