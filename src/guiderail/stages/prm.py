@@ -1,6 +1,6 @@
 """prm: the process reward model of a recipe that wants one; any other recipe is told so in a second.
 
-Reads results/sft/seedS/checkpoint, the task manifest and model.path (params prm, rl.algorithm, rl.step_wise,
+Reads results/sft/seedS/checkpoint, the task manifest and model.path (params prm, rl.algorithm, rl.step_wise.judge,
 recipes.R, prompt, model, env). Writes judge/ (judge.json: whether a model was needed; then checkpoint/ and
 calibration.json: how good it is on held-out templates), and beside it metrics.json, steps.jsonl (what it was trained
 on) and judged.jsonl (what it was measured on). Recipes with the same parameters and seed share one training, remembered
