@@ -117,7 +117,7 @@ def test_or_a_drop_that_is_counted(folder, policy):
 
 @pytest.mark.parametrize(
     ("said", "why"),
-    [("", "empty"), ("  \n ", "empty"), ("x" * 90, "tokens, prompt.max_new_tokens = 60"), ("<think>x</think>", "read")],
+    [("", "empty"), ("  \n ", "empty"), ("x" * 90, "tokens, prompt.max_new_tokens = 60")],
 )
 def test_unusable_answers_are_asked_again_and_then_missing(folder, policy, said, why):
     with ChatStub(lambda body: [said]) as stub:

@@ -2,7 +2,7 @@
 
 Guarantees: an answer is paid for once: it is written (atomically) under the hash of everything that was asked, before
 anything else is done with it, so that a killed stage, another seed or another run finds it again; a thought is used
-only if the policy can say it (one line, read back unchanged by the codec, short enough not to be cut), and a step
+only if the policy can say it (one line, short enough not to be cut), and a step
 without one ends the run or drops its demonstration, named and counted, never silently; what was asked, who answered
 and what it cost stands in `Annotations.record`. The teacher sees what the agent saw at that step and before, never the
 rest of the episode or its length.
