@@ -263,7 +263,7 @@ def test_recipe_overrides_sections_key_by_key_and_phases_one_by_one():
         ),
         ({"phases": [{}]}, "recipes.x.phases = [{}]: must be a list of two or more mappings"),
         ({"phases": [{}, {"phases": []}]}, "a phase cannot have phases"),
-        ({"phases": [{}, {"lrr": 1}]}, "recipes.x.phases[1].lrr: unknown key. Did you mean lr?"),
+        ({"phases": [{}, {"lrr": 1}]}, "recipes.x.phases[1].lrr: unknown key. Did you mean lr or lora?"),
         ({"phases": [{}, {"mode": "full"}]}, "mode and lora must be those of the first phase"),
         ({"phases": [{}, {"semi_online": {"gamma": 0.1}}]}, "recipes.x.phases[1].semi_online: algorithm grpo"),
     ],

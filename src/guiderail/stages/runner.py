@@ -135,7 +135,8 @@ def run_evaluation(
     params, attach = load(params_path), attach or Attach()
     spec = Spec(params.model_dump(mode="json"))
     params = params.model_copy(update={"model": params.model.model_copy(update={"path": model.as_posix()})})
-    checks.check_model(params)
+    if not (model / "adapter_config.json").is_file():  # an adapter is checked with its parent when it is loaded
+        checks.check_model(params)
     checks.check_device(params)
     checks.check_benchmark(params, benchmark)
     checks.check_pool_url(attach.env_pool_url)
