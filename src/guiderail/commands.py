@@ -64,8 +64,19 @@ STAGES = {
         "results/demos/, model.path",
         "results/sft/seedS/ (checkpoint/, curves.jsonl, metrics.json)",
         "sft, prompt, model",
-        "guiderail rl --recipe grpo --seed 0",
+        "guiderail prm --recipe grpo --seed 0",
         axes=("seed",),
+    ),
+    "prm": StageHelp(
+        "train a judge of steps",
+        "Train a small process reward model on steps that the state judge labels; measure it on held-out templates.\n"
+        "A recipe that asks none gets an empty output in a second. Goes on from its last checkpoint after a kill.",
+        "results/sft/seedS/checkpoint, results/provision/tasks.json, model.path",
+        "results/prm/R/seedS/ (judge/, metrics.json, steps.jsonl, judged.jsonl)",
+        "prm, rl.step_wise, recipes.R, prompt, model, env",
+        "guiderail rl --recipe grpo --seed 0",
+        axes=("recipe", "seed"),
+        uses=("env-pool",),
     ),
     "rl": StageHelp(
         "train by reinforcement",

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_prm import Prm
 from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
@@ -172,16 +173,33 @@ class Evaluate(Section):
         0, ge=0, le=100_000, description="Episodes per split and template (android_control: trajectories); 0 = all."
     )
     checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"], min_length=1)
+    retrieval: list[Literal["base", "sft", "rl"]] = Field(
+        [],
+        description="Checkpoints to run again, each task after the nearest demonstration of a train task.",
+    )
+    retrieval_steps: int = Field(3, ge=1, le=64, description="Steps of it that are shown.")
+    retrieval_text: float = Field(
+        0.7, ge=0, le=1, description="Weight of the instructions' likeness; the rest is that of the first screens."
+    )
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     film_strips: int = Field(6, ge=0, le=1000, description="Episodes drawn as film strips per checkpoint.")
     android_control: AndroidControl = AndroidControl()
 
-    @field_validator("checkpoints")
+    @field_validator("checkpoints", "retrieval")
     @classmethod
     def _distinct(cls, values: list[str]) -> list[str]:
         _once(values)
         return values
+
+    @model_validator(mode="after")
+    def _compared(self) -> Evaluate:
+        lost = [c for c in self.retrieval if c not in self.checkpoints]
+        if lost:
+            raise ValueError(
+                f"retrieval names {lost[0]!r}, which checkpoints lacks: it is compared with the run without"
+            )
+        return self
 
 
 class Report(Section):
@@ -205,6 +223,7 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
         "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
+        "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
         "gui_rl": {
             "algorithm": "step_wise",
             "reward_failure": -1.0,
@@ -226,6 +245,7 @@ class Params(Section):
     provision: Provision = Provision()
     demos: Demos = Demos()
     sft: Sft = Sft()
+    prm: Prm = Prm()
     rl: Rl = Rl()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
@@ -288,6 +308,37 @@ class Params(Section):
                 f"{where['lora']} = (r {two.r}, alpha {two.alpha}): must be sft.lora's (r {one.r}, alpha {one.alpha}), "
                 "since the adapter of the warm-up is trained further"
             )
+
+    def judges_of(self, recipe: str) -> set[str]:
+        """Judges that the step_wise phases of `recipe` ask: progress, prm, endpoint."""
+        return {rl.step_wise.judge for rl in self.phases_for(recipe) if rl.algorithm == "step_wise"}
+
+    def wants_prm(self, recipe: str) -> bool:
+        """Whether `recipe` trains with the process reward model."""
+        return "prm" in self.judges_of(recipe)
+
+    @model_validator(mode="after")
+    def _others_reached(self) -> Params:
+        """Raise ValueError when a model from elsewhere is to be asked and nothing says where."""
+        asks = {
+            f"recipes.{name}.step_wise.voting.endpoint": rl.step_wise.voting.endpoint
+            for name in self.sweep.recipe
+            for rl in self.phases_for(name)
+            if rl.algorithm == "step_wise" and rl.step_wise.judge == "endpoint"
+        }
+        if self.sft.cot.source == "teacher":
+            asks["sft.cot.endpoint"] = self.sft.cot.endpoint
+        for where, endpoint in asks.items():
+            if not endpoint.url or not endpoint.model:
+                raise ValueError(f"{where}: url and model are needed, for a model there is to be asked")
+        if self.sft.cot.source == "none" and self.prompt.thought:
+            raise ValueError(
+                "sft.cot.source = 'none': prompt.thought is true, so rollouts ask for a line that the warm-up would "
+                "never show; set prompt.thought: false, or take the thoughts of expert or teacher"
+            )
+        if self.sft.cot.source == "teacher" and not self.prompt.thought:
+            raise ValueError("sft.cot.source = 'teacher': prompt.thought is false, so what it writes would go unused")
+        return self
 
     def phases_for(self, recipe: str) -> list[Rl]:
         """RL parameters of `recipe`, one per phase (most recipes have one): `rl` with the recipe's overrides."""

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from guiderail.param_section import Section
+from guiderail.params_endpoint import Endpoint
+from guiderail.params_judge import Voting
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -31,10 +33,9 @@ class Optim(Section):
     betas: tuple[Beta, Beta] = (0.9, 0.95)
 
 
-class Sft(Optim):
-    """Supervised warm-up on demonstrations with the thought line."""
+class Tuning(Optim):
+    """Supervised training on rows with known answers."""
 
-    lr: float = Field(3e-4, gt=0, le=10)
     epochs: int = Field(6, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
@@ -43,12 +44,36 @@ class Sft(Optim):
     save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
 
 
+class Cot(Section):
+    """Who writes the thought of each demonstrated step."""
+
+    source: Literal["expert", "teacher", "none"] = Field(
+        "expert", description="expert: as recorded; teacher: a model asked per step; none: rows without thoughts."
+    )
+    on_missing: Literal["error", "drop"] = Field(
+        "error", description="teacher: a step without a usable thought ends the stage, or drops its demonstration."
+    )
+    tries: int = Field(2, ge=1, le=20, description="teacher: answers asked for until one is usable.")
+    temperature: float = Field(0.0, ge=0, le=100)
+    max_tokens: int = Field(200, ge=1, le=100_000, description="teacher: longest answer.")
+    endpoint: Endpoint = Endpoint()
+
+
+class Sft(Tuning):
+    """Supervised warm-up on demonstrations with the thought line."""
+
+    cot: Cot = Cot()
+
+
 class StepWise(Section):
     """algorithm step_wise: advantages of single steps from a judge's votes and the outcome."""
 
-    judge: Literal["progress"] = Field(
-        "progress", description="Who votes: progress = the scripted expert's remaining plan got shorter."
+    judge: Literal["progress", "prm", "endpoint"] = Field(
+        "progress",
+        description="Who votes. progress: the scripted expert's plan got shorter; prm: the model of stage prm.",
     )
+    voting: Voting = Voting()
+    judge_gate: bool = Field(True, description="prm: refuse to train with a judge below prm.min_auroc.")
     coef: float = Field(1.0, ge=0, le=100, description="Weight of a step's mean vote beside the episode's reward.")
     credit: Literal["bucket", "return_to_go", "outcome_anchored", "reference"] = Field(
         "return_to_go", description="Baseline and credit; bucket: gui-rl's (group, step); reference: gui-rl to the bit."

@@ -34,7 +34,8 @@ class ReportData:
     results folder: seconds, cpu_seconds, peak_memory_bytes (provenance.json), env_steps, of them replay_steps (along
     recordings), tokens (metrics.json); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
-    `evaluations`: the folder of each point, for its frames.
+    `evaluations`: the folder of each point, for its frames. `prm`: calibration.json of the recipes with a process
+    reward model.
     """
 
     recipes: list[str]
@@ -47,6 +48,7 @@ class ReportData:
     used: dict[str, dict[str, float | None]]
     evaluations: dict[tuple[str, int, str], Path]
     missing: list[str] = field(default_factory=list)
+    prm: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     rss_only: list[str] = field(default_factory=list)
 
 
@@ -87,6 +89,17 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
     return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}, rss_only
 
 
+def read_judges(params: Params, results: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """calibration.json of each (recipe, seed) of the sweep that has a process reward model."""
+    found = {}
+    for recipe in params.sweep.recipe:
+        for seed in params.sweep.seed:
+            file = results / "prm" / recipe / f"seed{seed}" / "judge" / "calibration.json"
+            if file.exists():
+                found[recipe, seed] = json.loads(file.read_text())
+    return found
+
+
 def load(params: Params, results: Path) -> ReportData:
     """Read the outputs of all points of the sweep below `results`. Raises ReportError when an evaluation is missing."""
     sweep, missing = params.sweep, []
@@ -122,6 +135,8 @@ def load(params: Params, results: Path) -> ReportData:
                 rl[recipe, seed] = read_curves(outputs[-2] / "curves.jsonl")
             else:
                 missing.append(f"rl/{recipe}/seed{seed}/curves.jsonl")
+    prm = read_judges(params, results)
+    outputs += [results / "prm" / recipe / f"seed{seed}" for recipe, seed in prm]
     used: dict[str, dict[str, float | None]] = {}
     rss_only: list[str] = []
     for out in dict.fromkeys(outputs):
@@ -141,5 +156,6 @@ def load(params: Params, results: Path) -> ReportData:
         used=used,
         evaluations=folders,
         missing=missing,
+        prm=prm,
         rss_only=rss_only,
     )

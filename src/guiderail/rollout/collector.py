@@ -23,7 +23,7 @@ from guiderail.models.prompts import PromptBuilder
 from guiderail.models.rows import Prompt
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.rollout.engines.base import Engine
-from guiderail.rollout.episode import Ask, Job, PngSink, Setting, run_episode
+from guiderail.rollout.episode import Ask, Exampler, Job, PngSink, Setting, run_episode
 from guiderail.rollout.judging import Judge
 from guiderail.rollout.types import Completion, Episode, SamplingParams
 from guiderail.tasks.types import TaskSpec
@@ -124,20 +124,25 @@ async def collect_async(
     progress: Progress | None = None,
     play: Play = run_episode,
     judge: Judge | None = None,
+    example: Exampler | None = None,
 ) -> tuple[list[Episode], CollectStats]:
     """Play every (task, sibling) once, measured, if it can be had in 1 + `max_infra_retries` attempts.
 
     connect: gives a fresh environment per call; at most `slots` are open at once, a new one after every infra error.
-    codec: default the builder's. play: the loop of one episode. judge: judges its steps meanwhile. progress(done,
-    total) is called after every finished task. Returns all attempts, in order of the tasks and attempts, and what they
-    cost. Raises ValueError on a (task, sibling) listed twice, whatever the engine raises, and InfraError when no
-    environment can be had in 1 + `max_infra_retries` tries.
+    codec: default the builder's. play: the loop of one episode. judge: judges its steps meanwhile. example: chooses
+    what is shown before each task. progress(done, total) is called after every finished task. Returns all attempts, in
+    order of the tasks and attempts, and what they cost. Raises ValueError on a (task, sibling) listed twice, whatever
+    the engine raises, and InfraError when no environment can be had in 1 + `max_infra_retries` tries.
     """
     jobs = [Job(i, task, sibling) for i, (task, sibling) in enumerate(tasks)]
     twice = [key for key, n in Counter((j.task.id, j.sibling) for j in jobs).items() if n > 1]
     if twice:
         raise ValueError(f"listed twice: {twice[0]} (of {len(twice)}); give siblings of a task different numbers")
-    started, stats, setting = time.perf_counter(), CollectStats(), Setting(temperature, run_seed, policy_version)
+    started, stats, setting = (
+        time.perf_counter(),
+        CollectStats(),
+        Setting(temperature, run_seed, policy_version, example),
+    )
     episodes: list[tuple[int, Episode]] = []
     finished = 0
 

@@ -19,7 +19,7 @@ from guiderail.actions.codec import Codec
 from guiderail.actions.types import Action, Finish, ParseFailure
 from guiderail.actions.wire import action_dumps
 from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, StepResult
-from guiderail.models.prompts import PromptBuilder
+from guiderail.models.prompts import Example, PromptBuilder
 from guiderail.models.rows import Prompt
 from guiderail.rollout.judging import Judge, Judged, Votes
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
@@ -38,13 +38,18 @@ class Job:
     attempt: int = 0
 
 
+Exampler = Callable[[TaskSpec, Observation], Example | None]
+"""Chooses the demonstration shown before a task, from its first screen."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one collection share."""
+    """What all episodes of one collection share. example: see `Exampler`; None = no demonstration is shown."""
 
     temperature: float
     run_seed: int
     policy_version: int
+    example: Exampler | None = None
 
     def sampling(self, job: Job, step: int, max_new_tokens: int) -> SamplingParams:
         """Sampling of one step, with its own seed."""
@@ -143,7 +148,7 @@ async def run_episode(
         seen = stored(result.observation, frames)
         if not seen.instruction.strip():
             raise InfraError(f"{task.id}: the environment gave an empty instruction", "crash")
-        context = builder.context(seen.instruction)
+        context = builder.context(seen.instruction, setting.example(task, seen) if setting.example else None)
         watch = await judge.start(task, seen, env, setting.judge_seed(job)) if judge else None
         for step in range(task.max_steps):
             context.observe(seen.frame, seen.width, seen.height)

@@ -19,9 +19,9 @@ from guiderail.pool.wire import TOKEN_ENV
 from guiderail.workflow.spec import Job, Spec
 from guiderail.yaml_file import read_yaml
 
-USES_MODEL = {"sft", "rl", "merge", "evaluate"}
+USES_MODEL = {"sft", "prm", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
-USES_POOL = {"provision", "demos", "rl", "evaluate"}
+USES_POOL = {"provision", "demos", "prm", "rl", "evaluate"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:

@@ -1,9 +1,10 @@
 """rl: reinforcement learning from the warm-up's checkpoint, in real browsers or along recorded demonstrations.
 
-Reads results/sft/seedS/checkpoint, the task manifest and, for semi-online training, results/demos (params rl,
-recipes.R, prompt, model, env). Writes checkpoint/, metrics.json and rollouts/ (episodes, steps and rows as Parquet, one
-part per iteration, and a sample of frames). A recipe of several phases trains them one after the other, each with its
-own optimiser and schedule, from the weights the one before left. Resumes from its attempt folder.
+Reads results/sft/seedS/checkpoint, results/prm/R/seedS/judge, the task manifest and, for semi-online training,
+results/demos (params rl, prm.min_auroc, recipes.R, prompt, model, env). Writes checkpoint/, metrics.json and rollouts/
+(episodes, steps and rows as Parquet, one part per iteration, and a sample of frames). A recipe of several phases trains
+them one after the other, each with its own optimiser and schedule, from the weights the one before left. Resumes from
+its attempt folder.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack
 from guiderail.pool.local import env_pool
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
+from guiderail.stages.judging import opened_judge
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train import rl as loop
@@ -46,7 +48,8 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                 rollouts = ReplayRollouts(ctx, rl, opened.policy, first, recorded)
             else:
                 assert pool is not None
-                rollouts = PoolRollouts(ctx, rl, opened.policy, first, pool, tasks)
+                judge = stack.enter_context(opened_judge(ctx, rl, paths.prm(recipe, seed) / "judge"))
+                rollouts = PoolRollouts(ctx, rl, opened.policy, first, pool, tasks, judge)
             found.append(
                 loop.train(
                     opened.policy,

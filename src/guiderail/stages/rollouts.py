@@ -20,17 +20,16 @@ from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
 from guiderail.params_train import Rl
 from guiderail.rewards.match import PAGES, match
-from guiderail.rewards.progress import ProgressJudge
 from guiderail.rewards.steps import step_reward
 from guiderail.rollout.collector import Connect, collect
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.export import demo_recordings
-from guiderail.rollout.judging import Judge
 from guiderail.rollout.replay import Replay
 from guiderail.rollout.store import write_episodes
 from guiderail.rollout.types import Episode
 from guiderail.seeds import derive_seed
 from guiderail.stages.context import StageContext
+from guiderail.stages.judging import Over
 from guiderail.tasks.recorded import Recording
 from guiderail.tasks.splits import rl_task
 from guiderail.tasks.types import TaskSpec
@@ -52,9 +51,10 @@ class Rollouts:
         iteration: int,
         round: int,
         connect: Connect | tuple[str, str],
+        judge: Over | None = None,
         **options: Any,
     ) -> tuple[list[Episode], FrameStore]:
-        """`rl.group_size` siblings of every task."""
+        """`rl.group_size` siblings of every task, judged by `judge`."""
         p, frames = self.ctx.params, FrameStore(None)
         engine = HfEngine(self.policy, frames)
         builder = PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens, self.policy.resized)
@@ -70,6 +70,7 @@ class Rollouts:
                 policy_version=iteration,
                 max_infra_retries=p.env.max_infra_retries,
                 slots=p.env.slots,
+                judge=judge(frames) if judge else None,
                 **options,
             )
         self.record(episodes, frames, iteration, round)
@@ -94,6 +95,7 @@ class PoolRollouts(Rollouts):
 
     pool: tuple[str, str]
     manifest: dict[str, Any]
+    judge: Over
 
     def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
         """`rl.groups` fresh instances, templates evenly drawn."""
@@ -102,11 +104,7 @@ class PoolRollouts(Rollouts):
 
     def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
         """Play them, judged where the algorithm reads votes."""
-        return self.play(tasks, iteration, round, self.pool, judge=self.judge())
-
-    def judge(self) -> Judge | None:
-        """Who votes on steps; None where nobody asks."""
-        return ProgressJudge() if self.rl.algorithm == "step_wise" else None
+        return self.play(tasks, iteration, round, self.pool, self.judge)
 
 
 @dataclass(frozen=True)
