@@ -19,6 +19,12 @@ FLOORS = [
         "params",
         "params_cloud",
         "params_engine",
+        "params_desktop",
+        "params_judge",
+        "params_prm",
+        "params_endpoint",
+        "endpoint",
+        "params_train",
         "services",
         "tracking",
         "tracking_mlflow",
@@ -34,7 +40,7 @@ FLOORS = [
     {"report"},
     {"stages"},
     {"status"},
-    {"cli", "commands", "__main__"},
+    {"cli", "commands", "doctor", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves

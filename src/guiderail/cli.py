@@ -1,4 +1,4 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest,
+"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
 consolidate, serve, pool, status, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
@@ -29,6 +29,7 @@ the chain, in order (one command per stage):
 
 around it:
   setup       find or install a browser, make the tracking store
+  doctor      say what of browser, desktop and machine is there; install a desktop's programs
   preset      list presets, or write one into params.yaml
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
@@ -75,7 +76,11 @@ def build() -> argparse.ArgumentParser:
     for name, stage in STAGES.items():
         p = commands.add_parser(name, description=stage.page(name), formatter_class=raw)
         for axis in stage.axes:
-            p.add_argument(f"--{axis}", required=True, metavar=axis.upper(), help=AXES[axis][0])
+            needed = name != "evaluate" or axis == "benchmark"  # with --model it needs no recipe and seed
+            p.add_argument(f"--{axis}", required=needed, metavar=axis.upper(), help=AXES[axis][0])
+        if name == "evaluate":
+            p.add_argument("--model", metavar="FOLDER", help="evaluate this checkpoint instead of a recipe and seed's")
+            p.add_argument("--out", metavar="DIR", help="with --model: folder to write (default: below results/model)")
         p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
         if "env-pool" in stage.uses:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
@@ -89,14 +94,33 @@ def build() -> argparse.ArgumentParser:
 
 
 def _stage(args: argparse.Namespace) -> None:
-    from guiderail.stages.runner import Attach, run_stage
+    from guiderail.stages.runner import Attach, run_evaluation, run_stage
     from guiderail.workflow.job import die_with_parent
 
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
     attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False), getattr(args, "engine_url", ""))
+    if args.command == "evaluate":
+        _check_evaluate(args)
+        if args.model:
+            model = Path(args.model)
+            out = Path(args.out or f"results/model/{model.resolve().name}/{args.benchmark}")
+            return run_evaluation(model, args.benchmark, out, args.params, attach)
     run_stage(args.command, axes, args.params, attach)
+
+
+def _check_evaluate(args: argparse.Namespace) -> None:
+    """evaluate takes a recipe and a seed, or a model."""
+    from guiderail.params import ParamError
+
+    point = [n for n in ("recipe", "seed") if getattr(args, n) is not None]
+    if args.model and point:
+        raise ParamError(f"--model and --{point[0]}: give a checkpoint, or a recipe and a seed of the chain.")
+    if not args.model and len(point) < 2:
+        raise ParamError("needs --recipe and --seed (of the chain), or --model FOLDER (any checkpoint).")
+    if args.out and not args.model:
+        raise ParamError("--out: only with --model; the chain's outputs are where dvc.yaml says.")
 
 
 def _setup_options(p: argparse.ArgumentParser) -> None:
@@ -117,6 +141,19 @@ def _setup(args: argparse.Namespace) -> None:
             local.write_text("[core]\n    no_scm = true\n")
             print("dvc: no git here, core.no_scm set in .dvc/config.local")
     print(f"tracking: {prepare_store()}")
+
+
+def _doctor_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--install", choices=("desktop", "office"), help="install these packages (Debian, Ubuntu; root)")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from guiderail import doctor
+
+    if args.install:
+        doctor.install(args.install)
+    if any(f.ok is False for f in doctor.report()):
+        raise SystemExit(1)
 
 
 def _preset_options(p: argparse.ArgumentParser) -> None:
@@ -257,6 +294,10 @@ def _status(args: argparse.Namespace) -> None:
 
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
+    "doctor": (
+        "Say what is there: browser, desktop packages, sandbox, disk, ports. Exit status 1 when something is missing.",
+        _doctor_options,
+    ),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
     "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),
     "pretrain": (
@@ -278,6 +319,7 @@ RUN = {
     "serve": _serve,
     "pool": _pool,
     "setup": _setup,
+    "doctor": _doctor,
     "preset": _preset,
     "schema": _schema,
     "pretrain": _pretrain,

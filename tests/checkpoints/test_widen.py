@@ -11,7 +11,7 @@ import torch
 from guiderail.checkpoints.weights import WeightsError
 from guiderail.checkpoints.widen import head_dim, is_tied, served_width, widen_folder, widen_tensors
 from guiderail.models.tiny import save
-from guiderail.params import Lora
+from guiderail.params_train import Lora
 from guiderail.train.optim import inject_lora
 from tinyvlm import NumberedFrames, make_model, prompt_ids
 

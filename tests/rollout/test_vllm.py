@@ -8,8 +8,8 @@ from vllm_stub import Stub, serving
 
 from guiderail.errors import InputError
 from guiderail.models.rows import ChunkRow, Prompt
-from guiderail.params import Lora
 from guiderail.params_engine import Engine
+from guiderail.params_train import Lora
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.engines.vllm import VllmEngine, one_pad_per_image
 from guiderail.rollout.engines.vllm_client import VllmClient, VllmError

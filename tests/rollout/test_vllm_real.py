@@ -16,8 +16,8 @@ from guiderail.errors import InputError
 from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.models.tiny import save
-from guiderail.params import Lora
 from guiderail.params_engine import Engine
+from guiderail.params_train import Lora
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.engines.vllm import VllmEngine
 from guiderail.rollout.engines.vllm_client import VllmError

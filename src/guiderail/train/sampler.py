@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from guiderail.models.frames import FrameStore
-from guiderail.params import Model, Rl
+from guiderail.params import Model
 from guiderail.params_engine import Engine as EngineParams
+from guiderail.params_train import Rl
 from guiderail.rollout.engines.base import Engine
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.engines.vllm import VllmEngine

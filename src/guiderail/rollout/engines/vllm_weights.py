@@ -20,7 +20,7 @@ from torch import Tensor
 
 from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.checkpoints.widen import head_dim, widen_tensors, with_head
-from guiderail.params import Lora
+from guiderail.params_train import Lora
 from guiderail.rollout.engines.vllm_client import VllmClient
 from guiderail.rollout.engines.vllm_server import served_folder
 
