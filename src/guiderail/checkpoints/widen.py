@@ -86,7 +86,7 @@ def _pad(t: Tensor, dim: int, narrow: int, wide: int) -> Tensor:
 def with_head(tensors: Mapping[str, Tensor], served: Path) -> dict[str, Tensor]:
     """`tensors`, and the embedding once more as the output head when only the served folder keeps them apart."""
     own = HEAD in tensor_names(served) and HEAD not in tensors and EMBEDDING in tensors
-    return dict(tensors) | ({HEAD: tensors[EMBEDDING]} if own else {})
+    return dict(tensors) | ({HEAD: tensors[EMBEDDING].clone()} if own else {})
 
 
 def _name_in_index(folder: Path, name: str, file: str) -> None:
