@@ -1,8 +1,8 @@
 """rl: GRPO from the warm-up's checkpoint on endless fresh instances of the train templates, in real browsers.
 
 Reads results/sft/seedS/checkpoint and the task manifest (params rl, recipes.R, prompt, model, env). Writes
-checkpoint/, metrics.json and rollouts/ (episodes, steps and rows as Parquet, one part per iteration, and a sample of
-frames). Resumes from its attempt folder.
+checkpoint/, metrics.json and rollouts/ (episodes, steps, rows and what the trainer made of them as Parquet, one part per
+iteration, and a sample of frames). Resumes from its attempt folder.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from guiderail.tasks.types import TaskSpec
 from guiderail.train import rl as loop
 from guiderail.train.optim import folded
 from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
+from guiderail.train.trace import write_trace
 
 
 def run(ctx: StageContext, recipe: str, seed: str) -> None:
@@ -53,6 +54,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
             on_iteration=lambda i, m: bar.update(
                 1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
             ),
+            on_scored=lambda i, rows: write_trace(ctx.work / "rollouts", rows, i),
         )
 
     write_checkpoint(

@@ -156,6 +156,7 @@ def execute(
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
+        (work / "attempt.json").write_text(json.dumps(record))  # says whose attempt this is to those who look on
         meter = Meter(work / "cost.json")
         tracker = Tracker(
             work / "curves.jsonl",
