@@ -1,4 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui.
+"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui,
+view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -34,6 +35,8 @@ around it:
   manifest    write the hashes of a base model again (after replacing its files)
   pool        list machines of a pool, end orphans, show costs
   ui          open MLflow on the runs
+  view        look at the episodes in the browser
+  replay      play a stored episode again
 
 Usually an engine runs the stages, and only those that need it:
   snakemake --cores all        or        dvc repro
@@ -215,6 +218,30 @@ def _pool(args: argparse.Namespace) -> None:
     command.run(args)
 
 
+def _view_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.report.viewer.command import view_options
+
+    view_options(p)
+
+
+def _view(args: argparse.Namespace) -> None:
+    from guiderail.report.viewer import command
+
+    command.view(args)
+
+
+def _replay_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.report.viewer.command import replay_options
+
+    replay_options(p)
+
+
+def _replay(args: argparse.Namespace) -> None:
+    from guiderail.report.viewer import command
+
+    command.replay(args)
+
+
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
@@ -229,6 +256,12 @@ EXTRA = {
     ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
+    "view": ("Look at stored episodes in the browser: filters, search, frames, groups. Follows a run.", _view_options),
+    "replay": (
+        "Play a stored episode again from its seed: its recorded actions, or with --policy what the checkpoint says.\n"
+        "Exit status 1: something differs from what was stored. `guiderail view` shows the name of every episode.",
+        _replay_options,
+    ),
 }
 RUN = {
     "pool": _pool,
@@ -238,6 +271,8 @@ RUN = {
     "pretrain": _pretrain,
     "manifest": _manifest,
     "ui": _ui,
+    "view": _view,
+    "replay": _replay,
 }
 
 

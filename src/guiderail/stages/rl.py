@@ -1,8 +1,8 @@
 """rl: GRPO from the warm-up's checkpoint on endless fresh instances of the train templates, in real browsers.
 
 Reads results/sft/seedS/checkpoint and the task manifest (params rl, recipes.R, prompt, model, env). Writes
-checkpoint/, metrics.json and rollouts/ (episodes, steps, rows and what the trainer made of them as Parquet, one part per
-iteration, and a sample of frames). Resumes from its attempt folder.
+checkpoint/, metrics.json and rollouts/ (episodes, steps, rows and what the trainer made of them, as Parquet, one part
+per iteration, and a sample of frames). Resumes from its attempt folder.
 """
 
 from __future__ import annotations
