@@ -63,7 +63,6 @@ def view(args: argparse.Namespace) -> None:
         if len(token) < 16:
             raise InputError(f"{TOKEN_ENV}: must have at least 16 characters, or be unset (then one is made)")
     index = Index(results, work, Path(args.index) if args.index else None)
-    index.refresh()
     server.serve(index, args.host, args.port, token)
 
 

@@ -26,6 +26,7 @@ from guiderail.report.viewer.reading import CELL, read
 from guiderail.report.viewer.sources import Source, frame_folders, sources
 
 VERSION = 4
+COUNT_S = 3.0
 SORTS = ("reward", "steps", "tokens", "seconds", "advantage", "disagreement", "iteration", "task")
 _COLUMNS: tuple[str, ...] = (
     "key",
@@ -92,8 +93,10 @@ class Index:
     def refresh(self, at_most_every_s: float = 0.0) -> int:
         """Bring the index in step with the files; how many sources changed. Does nothing when the last look was less
         than `at_most_every_s` ago, or when another thread or process is at it."""
-        if time.monotonic() < self._next or not self._turn.acquire(blocking=at_most_every_s == 0.0):
+        if at_most_every_s and (time.monotonic() < self._next or not self._turn.acquire(blocking=False)):
             return 0
+        if not at_most_every_s:
+            self._turn.acquire()
         try:
             with FileLock(f"{self.file}.lock", timeout=-1 if at_most_every_s == 0.0 else 0):
                 changed = self._refresh()
@@ -119,17 +122,14 @@ class Index:
             for path in gone:
                 with _transaction(db):
                     _forget(db, path)
+            counted = time.monotonic()
             for source in new:
                 self._put(db, source)
+                if time.monotonic() - counted > COUNT_S:  # what is there can be looked at while the rest is read
+                    _count(db)
+                    counted = time.monotonic()
             if gone or new:
-                with _transaction(db):
-                    db.execute("UPDATE cells SET n = 0")
-                    db.execute(
-                        "UPDATE cells SET n = c.n FROM (SELECT cell, count(*) n FROM episodes GROUP BY cell) c "
-                        "WHERE cells.id = c.cell"
-                    )
-                    db.execute("DELETE FROM cells WHERE n = 0")
-                    db.execute("UPDATE meta SET changes = changes + 1")
+                _count(db)
                 db.execute("ANALYZE")
             return len(gone) + len(new)
         finally:
@@ -171,6 +171,18 @@ def _insert(db: sqlite3.Connection, source: Source, number: int) -> None:
     db.executemany(f"INSERT INTO episodes(id,{','.join(_COLUMNS)}) VALUES({','.join('?' * 19)})", rows)
     db.executemany("INSERT INTO words(rowid, instruction, actions) VALUES(?,?,?)", words)
     db.execute("UPDATE sources SET episodes = ? WHERE id = ?", (next_id - first, number))
+
+
+def _count(db: sqlite3.Connection) -> None:
+    """Bring the counts of the cells in step and tell readers that something changed."""
+    with _transaction(db):
+        db.execute("UPDATE cells SET n = 0")
+        db.execute(
+            "UPDATE cells SET n = c.n FROM (SELECT cell, count(*) n FROM episodes GROUP BY cell) c "
+            "WHERE cells.id = c.cell"
+        )
+        db.execute("DELETE FROM cells WHERE n = 0")
+        db.execute("UPDATE meta SET changes = changes + 1")
 
 
 def _forget(db: sqlite3.Connection, path: str) -> None:

@@ -7,17 +7,23 @@ filters kept. Full text: every word must occur, as the beginning of a word; punc
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from guiderail.report.viewer.index import SORTS, Index
 from guiderail.report.viewer.reading import CELL
 
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 RANGES = ("steps", "reward", "iteration", "disagreement")
 PAGE, MAX_PAGE = 50, 200
 FEW = 4000
@@ -87,50 +93,141 @@ def match(text: str) -> str:
     return " ".join(f'"{w}"*' for w in re.findall(r"\w+", text)[:16])
 
 
+class Cells:
+    """The cells of one state of the index as columns of codes, so that counting by category is a few vector sums."""
+
+    def __init__(self, rows: Sequence[sqlite3.Row]) -> None:
+        self.rows: list[dict[str, Any]] = [dict(r) for r in rows]
+        self.ids = np.array([r["id"] for r in self.rows], dtype=np.int64)
+        self.sizes = np.array([r["n"] for r in self.rows], dtype=np.int64)
+        self.by_id = {r["id"]: r for r in self.rows}
+        self.values: dict[str, list[str]] = {}
+        self.codes: dict[str, IntArray] = {}
+        for name in CELL:
+            self.values[name] = sorted({r[name] for r in self.rows})
+            code = {v: i for i, v in enumerate(self.values[name])}
+            self.codes[name] = np.array([code[r[name]] for r in self.rows], dtype=np.int64)
+
+    def places(self, ids: IntArray) -> IntArray:
+        """Row of each cell id, int64; ids must be known."""
+        order = np.argsort(self.ids)
+        found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order)]
+        return found
+
+    def kept(self, chosen: Mapping[str, frozenset[str]], but: str = "") -> BoolArray:
+        """Which cells are among the chosen values, category `but` left aside."""
+        keep = np.ones(len(self.rows), dtype=np.bool_)
+        for name, values in chosen.items():
+            if name != but:
+                codes = [i for i, v in enumerate(self.values[name]) if v in values]
+                keep &= np.isin(self.codes[name], codes)
+        return keep
+
+    def facet(self, counts: IntArray, chosen: Mapping[str, frozenset[str]], name: str) -> list[list[Any]]:
+        """[value, count] of a category, most frequent first; what is chosen is there even at 0."""
+        n = np.bincount(self.codes[name], counts * self.kept(chosen, but=name), len(self.values[name])).astype(int)
+        found = {v: int(k) for v, k in zip(self.values[name], n, strict=True) if k}
+        found = dict.fromkeys(chosen.get(name, ()), 0) | found
+        return sorted(([k, v] for k, v in found.items()), key=lambda kv: (-kv[1], kv[0]))
+
+
 class Explorer:
-    """Answers over one index. Counts are remembered until the index changes."""
+    """Answers over one index. Counts and matches of a text are remembered until the index changes."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._counts: OrderedDict[Any, dict[int, int]] = OrderedDict()
-        self._cells: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._memory: OrderedDict[Any, Any] = OrderedDict()
+        self._seen = -1
 
-    def cells(self) -> list[dict[str, Any]]:
-        """All cells, {column: value, "id", "n"}."""
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """make(), remembered while the index stays as it is; the last 16 of them."""
         now = self.index.changes()
-        if self._cells[0] != now:
-            self._cells = (now, [dict(r) for r in self.index.reader().execute("SELECT * FROM cells WHERE n > 0")])
-        return self._cells[1]
+        if now != self._seen:
+            self._memory, self._seen = OrderedDict(), now
+        memory = self._memory
+        if key not in memory:
+            memory[key] = make()
+            while len(memory) > 16:
+                memory.popitem(last=False)
+        memory.move_to_end(key)
+        return memory[key]
 
-    def _matching(self, query: Query) -> dict[int, int]:
-        """Episodes per cell under the text and the ranges of `query` (its categories left aside)."""
+    def cells(self) -> Cells:
+        """All cells of the index as it is."""
+        made: Cells = self._once(
+            "cells", lambda: Cells(self.index.reader().execute("SELECT * FROM cells WHERE n > 0").fetchall())
+        )
+        return made
+
+    def _pairs(self, sql: str, values: Sequence[Any] = ()) -> IntArray:
+        """Two integer columns of a statement, int64 [n, 2]."""
+        cursor = self.index.reader().cursor()
+        cursor.row_factory = None  # plain tuples: rows that know their names cost ten times as much here
+        flat = itertools.chain.from_iterable(cursor.execute(sql, values))
+        return np.fromiter(flat, dtype=np.int64).reshape(-1, 2)
+
+    def warm(self) -> None:
+        """Do now what the first question after a change would wait for."""
+        self.cells()
+        self._cell_of()
+
+    def _cell_of(self) -> IntArray:
+        """Row of the cell of every episode, by episode id (-1: no such id)."""
+
+        def make() -> IntArray:
+            pairs = self._pairs("SELECT id, cell FROM episodes")
+            found = np.full(int(pairs[:, 0].max()) + 1 if len(pairs) else 1, -1, dtype=np.int64)
+            if len(pairs):
+                found[pairs[:, 0]] = self.cells().places(pairs[:, 1])
+            return found
+
+        made: IntArray = self._once("cell of", make)
+        return made
+
+    def _matches(self, text: str) -> IntArray:
+        """Ids of the episodes that match a text, ascending."""
+
+        def make() -> IntArray:
+            sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid"
+            return self._pairs(f"SELECT m.rowid, 0 FROM ({sql}) m", (match(text) or '""',))[:, 0]
+
+        made: IntArray = self._once(("text", text), make)
+        return made
+
+    def _counts(self, query: Query) -> IntArray:
+        """Episodes per cell under the text and the ranges of `query`, its categories left aside."""
+        cells = self.cells()
         if not query.text and not query.ranges:
-            return {c["id"]: c["n"] for c in self.cells()}
-        key = (self.index.changes(), query.text, tuple(sorted(query.ranges.items())))
-        if key not in self._counts:
+            return cells.sizes
+        if not query.ranges:
+            found = self._cell_of()
+            ids = self._matches(query.text)
+            return np.bincount(found[ids[ids < len(found)]], minlength=len(cells.rows)).astype(np.int64)
+
+        def make() -> IntArray:
             where, values = _conditions(query)
-            source = "episodes e"
-            rows = self.index.reader().execute(
-                f"SELECT e.cell, count(*) FROM {source} WHERE {' AND '.join(where)} GROUP BY e.cell", values
-            )
-            self._counts[key] = dict(tuple(r) for r in rows)
-            while len(self._counts) > 64:
-                self._counts.popitem(last=False)
-        return self._counts[key]
+            sql = f"SELECT e.cell, count(*) FROM episodes e WHERE {' AND '.join(where)} GROUP BY e.cell"
+            counts = np.zeros(len(cells.rows), dtype=np.int64)
+            pairs = self._pairs(sql, values)
+            if len(pairs):
+                counts[cells.places(pairs[:, 0])] = pairs[:, 1]
+            return counts
+
+        made: IntArray = self._once((query.text, tuple(sorted(query.ranges.items()))), make)
+        return made
 
     def page(self, query: Query) -> dict[str, Any]:
         """{total, all, page, pages, episodes: rows, facets: {category: [[value, count], ...]}}."""
-        cells, counts = self.cells(), self._matching(query)
-        facets = {name: _facet(cells, counts, query.chosen, name) for name in CELL}
-        wanted = [c for c in cells if counts.get(c["id"]) and _kept(c, query.chosen)]
-        total = sum(counts[c["id"]] for c in wanted)
+        cells, counts = self.cells(), self._counts(query)
+        wanted = cells.kept(query.chosen) & (counts > 0)
+        total = int(counts[wanted].sum())
         pages = max(1, -(-total // query.size))
         number = min(query.page, pages)
-        rows = self._rows(query, [c["id"] for c in wanted], total, (number - 1) * query.size) if total else []
-        by_id = {c["id"]: c for c in cells}
+        rows = self._rows(query, wanted, total, (number - 1) * query.size) if total else []
         return {
-            "total": total, "all": sum(c["n"] for c in cells), "page": number, "pages": pages, "facets": facets,
-            "episodes": [_row(r, by_id) for r in rows], "changes": self.index.changes(),
+            "total": total, "all": int(cells.sizes.sum()), "page": number, "pages": pages,
+            "facets": {name: cells.facet(counts, query.chosen, name) for name in CELL},
+            "episodes": [_row(r, cells.by_id) for r in rows], "changes": self.index.changes(),
             "judged": self._any("disagreement"), "trained": self._any("advantage"),
         }  # fmt: skip
 
@@ -138,20 +235,25 @@ class Explorer:
         sql = f"SELECT 1 FROM episodes WHERE {column} IS NOT NULL LIMIT 1"
         return self.index.reader().execute(sql).fetchone() is not None
 
-    def _rows(self, query: Query, cells: Sequence[int], total: int, offset: int) -> list[sqlite3.Row]:
+    def _rows(self, query: Query, wanted: BoolArray, total: int, offset: int) -> list[sqlite3.Row]:
+        if query.text and not query.ranges and query.sort == "id":  # the order of the matches is known already
+            found, ids = self._cell_of(), self._matches(query.text)
+            ids = ids[wanted[found[ids]]]
+            ids = (ids[::-1] if query.down else ids)[offset : offset + query.size]
+            sql = f"SELECT {_SHOWN}, e.cell FROM episodes e WHERE e.id IN ({','.join(map(str, ids))})"
+            rows = {r["id"]: r for r in self.index.reader().execute(sql)}
+            return [rows[i] for i in ids.tolist() if i in rows]
         where, values = _conditions(query)
-        everything = len(cells) == len(self.cells())
-        if not everything:
-            where.append(f"e.cell IN ({','.join(map(str, cells))})")  # our own integers
+        cells = self.cells()
+        if not wanted[cells.sizes > 0].all():
+            where.append(f"e.cell IN ({','.join(map(str, cells.ids[wanted]))})")  # our own integers
         direction = "DESC" if query.down else "ASC"
         # a unary plus keeps SQLite from walking the sort's index through all that does not match
-        column = f"+e.{query.sort}" if total <= FEW and (where or not everything) else f"e.{query.sort}"
-        order = f"e.id {direction}" if query.sort == "id" else f"{column} {direction} NULLS LAST, e.id {direction}"
-        if query.sort == "id" and column.startswith("+"):
-            order = f"+e.id {direction}"
+        plus = "+" if total <= FEW and where else ""
+        order = "" if query.sort == "id" else f"{plus}e.{query.sort} {direction} NULLS LAST, "
         sql = (
             f"SELECT {_SHOWN}, e.cell FROM episodes e {'WHERE ' + ' AND '.join(where) if where else ''} "
-            f"ORDER BY {order} LIMIT ? OFFSET ?"
+            f"ORDER BY {order}{plus}e.id {direction} LIMIT ? OFFSET ?"
         )
         return self.index.reader().execute(sql, [*values, query.size, offset]).fetchall()
 
@@ -165,7 +267,7 @@ class Explorer:
             ).fetchone()  # fmt: skip
             if found:
                 number, path, root = found["number"], found["path"], found["root"]
-                return _row(found, self._by_id()) | {
+                return _row(found, self.cells().by_id) | {
                     "number": number,
                     "path": path,
                     "root": root,
@@ -178,7 +280,7 @@ class Explorer:
         rows = self.index.reader().execute(
             f"SELECT {_SHOWN}, e.cell FROM episodes e WHERE e.grp = ? ORDER BY e.sibling, e.attempt", (group,)
         )
-        return [r for r in (_row(r, self._by_id()) for r in rows) if r["run"] == run]
+        return [r for r in (_row(r, self.cells().by_id) for r in rows) if r["run"] == run]
 
     def same_task(self, task: str, but: str, limit: int = 100) -> list[dict[str, Any]]:
         """Episodes of a task other than the episode with key `but`."""
@@ -186,10 +288,7 @@ class Explorer:
             f"SELECT {_SHOWN}, e.cell FROM episodes e WHERE e.task = ? AND e.key != ? ORDER BY e.id LIMIT ?",
             (task, but, limit),
         )
-        return [_row(r, self._by_id()) for r in rows]
-
-    def _by_id(self) -> dict[int, dict[str, Any]]:
-        return {c["id"]: c for c in self.cells()}
+        return [_row(r, self.cells().by_id) for r in rows]
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
@@ -204,21 +303,6 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
                 where.append(f"e.{name} {sign} ?")  # name is one of RANGES
                 values.append(value)
     return where, values
-
-
-def _kept(cell: Mapping[str, Any], chosen: Mapping[str, frozenset[str]], but: str = "") -> bool:
-    return all(cell[name] in values for name, values in chosen.items() if name != but)
-
-
-def _facet(
-    cells: Sequence[Mapping[str, Any]], counts: Mapping[int, int], chosen: Mapping[str, frozenset[str]], name: str
-) -> list[list[Any]]:
-    found: dict[str, int] = dict.fromkeys(chosen.get(name, ()), 0)  # what is chosen stays visible, be it at 0
-    for c in cells:
-        n = counts.get(c["id"], 0)
-        if n and _kept(c, chosen, but=name):
-            found[c[name]] = found.get(c[name], 0) + n
-    return sorted(([k, v] for k, v in found.items()), key=lambda kv: (-kv[1], kv[0]))
 
 
 def _row(row: sqlite3.Row, cells: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from guiderail.report.filmstrip import describe
 from guiderail.report.viewer.sources import Source
 
 TEXT_LIMIT = 4000
-"""Characters of an episode's texts that are searched."""
+PART_LIMIT = 1000
+"""Characters that are searched of an episode, and of each of its texts (one long one must not hide the rest)."""
 CELL = ("kind", "run", "recipe", "seed", "checkpoint", "suite", "template", "domain", "split", "outcome", "cause")
 _OF_TASK = CELL[5:]
 
@@ -80,7 +81,7 @@ def _cell(source: Source, **of: Any) -> tuple[str, ...]:
 
 
 def _words(parts: list[str]) -> str:
-    return clean("\n".join(p for p in parts if p))
+    return clean("\n".join(p[:PART_LIMIT] for p in parts if p))
 
 
 def _action(text: str | None) -> str:

@@ -179,9 +179,8 @@ def compared(stored: Mapping[str, Any], again: Episode, say: Say) -> Replayed:
         ids = step["tokens"]["ids"] if step["tokens"] else None
         if ids is not None and list(new.completion.ids) != list(ids):
             return Replayed(n, n, "the same text from other tokens", None)
-        say(
-            f"step {n}: same screen, same {'tokens' if ids is not None else 'text'}; {step['action_text'] or 'unreadable'}"
-        )
+        what = "tokens" if ids is not None else "text"
+        say(f"step {n}: same screen, same {what}; {step['action_text'] or 'unreadable'}")
     if len(again.steps) > len(stored["steps"]):
         return Replayed(len(again.steps), len(stored["steps"]), "the replay goes on where the stored one ended", None)
     say(f"ended: {again.outcome.kind}, {again.outcome.cause}; stored {stored['outcome']['kind']}")

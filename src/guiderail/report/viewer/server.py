@@ -15,6 +15,7 @@ import re
 import shlex
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -120,6 +121,7 @@ def build_app(index: Index, token: str = "") -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS  # each has a connection and its cache
+        threading.Thread(target=index.refresh, name="index", daemon=True).start()
         yield
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -164,8 +166,10 @@ def build_app(index: Index, token: str = "") -> FastAPI:
     @app.get("/api/state")
     def state() -> Response:
         index.refresh(REFRESH_S)
-        live = sorted({c["run"].removeprefix("live/") for c in explorer.cells() if c["run"].startswith("live/")})
-        total = sum(c["n"] for c in explorer.cells())
+        explorer.warm()
+        cells = explorer.cells()
+        live = sorted({run.removeprefix("live/") for run in cells.values["run"] if run.startswith("live/")})
+        total = int(cells.sizes.sum())
         problems = {p: why for p, (_, why) in index.problems.items()}
         return answer({"changes": index.changes(), "episodes": total, "live": live, "problems": problems})
 
