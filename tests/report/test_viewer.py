@@ -62,7 +62,9 @@ def test_filters_sort_pages(world):
     assert paged == whole and len(set(whole)) == 10
 
 
-@pytest.mark.parametrize("pairs", [("nonsense", "1"), ("sort", "id; DROP TABLE cells"), ("steps_min", "nan"), ("page", "x")])
+@pytest.mark.parametrize(
+    "pairs", [("nonsense", "1"), ("sort", "id; DROP TABLE cells"), ("steps_min", "nan"), ("page", "x")]
+)
 def test_bad_questions_are_refused_by_name(world, pairs):
     with pytest.raises(BadQuery, match=pairs[0].split("_")[0]):
         Query.parse([pairs])
@@ -96,7 +98,12 @@ def test_an_episode_has_all_that_was_stored_and_says_what_was_not(world):
 
 def test_group_and_comparison(world):
     rows = world.client.get(f"/api/group?run={RUN}&group={GROUP}").json()["episodes"]
-    assert [(r["sibling"], r["reward"], r["advantage"]) for r in rows] == [(0, 1, 0.5), (1, 0, -0.5), (2, 1, 0.5), (3, 0, -0.5)]
+    assert [(r["sibling"], r["reward"], r["advantage"]) for r in rows] == [
+        (0, 1, 0.5),
+        (1, 0, -0.5),
+        (2, 1, 0.5),
+        (3, 0, -0.5),
+    ]
     a, b = (f"evaluate/grpo/seed0/miniwob/{c}/miniwob/click-button/7/0/0" for c in ("sft", "rl"))
     found = world.client.get(f"/api/compare?a={a}&b={b}").json()
     assert found["difference"] == {"step": 1, "what": "one of them has ended"}
@@ -122,7 +129,9 @@ def test_the_index_follows_the_files(tmp_path):
     assert explorer.page(Query.parse([("iteration_min", "0"), ("template", "click-new")]))["total"] == 1
     (tmp_path / "results/rl/grpo/seed0/rollouts/episodes.parquet/part-00002.parquet").write_bytes(b"not parquet")
     index.refresh()
-    assert list(index.problems) == [str((tmp_path / "results").resolve() / "rl/grpo/seed0/rollouts/episodes.parquet/part-00002.parquet")]
+    assert list(index.problems) == [
+        str((tmp_path / "results").resolve() / "rl/grpo/seed0/rollouts/episodes.parquet/part-00002.parquet")
+    ]
     shutil.rmtree(tmp_path / "results/evaluate")
     index.refresh()
     assert explorer.page(Query.parse([]))["total"] == 7 and explorer.page(Query.parse([("q", "hello")]))["total"] == 3
@@ -156,7 +165,13 @@ def test_only_reading_only_loopback_only_own_files(world):
     assert c.post("/api/state").status_code == 405
     assert c.get("/api/state", headers={"Host": "evil.example"}).status_code == 421
     assert c.get("/api/state", headers={"Host": "127.0.0.1.evil.example"}).status_code == 421
-    for path in ("/frame/" + "0" * 64 + ".png", "/frame/..%2f..%2fx.png", "/static/..%2fserver.py", "/static/x.js", "/api/episode?key=x"):
+    for path in (
+        "/frame/" + "0" * 64 + ".png",
+        "/frame/..%2f..%2fx.png",
+        "/static/..%2fserver.py",
+        "/static/x.js",
+        "/api/episode?key=x",
+    ):
         assert c.get(path).status_code == 404, path
     reply = c.get("/")
     assert "script-src 'self'" in reply.headers["content-security-policy"]

@@ -9,7 +9,7 @@ import pytest
 import synthetic
 import viewer_world
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from viewer_world import RUN
 
 from guiderail.envs import chromium
@@ -18,6 +18,7 @@ from guiderail.report.build import build
 from guiderail.report.data import load
 
 pytestmark = pytest.mark.browser
+expect.set_options(timeout=30_000)
 GROUP = "miniwob/click-button/7/0/v0"
 HOSTILE = f"{RUN}/miniwob/click-drag/7/0/v0/0/0"
 SFT, RL = (f"evaluate/grpo/seed0/miniwob/{c}/miniwob/click-button/7/0/0" for c in ("sft", "rl"))
@@ -44,7 +45,7 @@ def web(tmp_path_factory):
 def view(web):
     context = web.browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
-    tab.set_default_timeout(20_000)
+    tab.set_default_timeout(30_000)
     wrong: list[str] = []
     tab.on("pageerror", lambda e: wrong.append(str(e)))
     tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
@@ -69,17 +70,17 @@ def test_filters_live_in_the_address_and_back_goes_back(view):
     tab = view.go("/")
     assert tab.locator("tbody tr").count() == 10
     tab.get_by_label("rollout").check()
-    tab.wait_for_function("document.querySelectorAll('tbody tr').length === 5")
+    expect(tab.locator("tbody tr")).to_have_count(5)
     tab.keyboard.press("/")
     tab.keyboard.type("hello")
-    tab.wait_for_function("document.querySelectorAll('tbody tr').length === 3")
+    expect(tab.locator("tbody tr")).to_have_count(3)
     assert "kind=rollout" in tab.url and "q=hello" in tab.url
     assert tab.evaluate("document.activeElement.id") == "search"  # typing goes on after the list has changed
     tab.reload()
-    tab.wait_for_function("document.querySelectorAll('tbody tr').length === 3")
+    expect(tab.locator("tbody tr")).to_have_count(3)
     assert tab.input_value("#search") == "hello"
     tab.go_back()
-    tab.wait_for_function("document.querySelectorAll('tbody tr').length === 5")
+    expect(tab.locator("tbody tr")).to_have_count(5)
 
 
 def test_keys(view):
@@ -91,7 +92,8 @@ def test_keys(view):
     tab.wait_for_selector(".strip")
     first = tab.url
     tab.keyboard.press("j")
-    tab.wait_for_function("url => location.href !== url && document.querySelector('.strip')", arg=first)
+    expect(tab).not_to_have_url(first)
+    tab.wait_for_selector(".strip")
     assert tab.locator(".thumb[aria-current]").inner_text().strip().startswith("1")
     tab.keyboard.press("ArrowRight")
     assert "step=2" in tab.url

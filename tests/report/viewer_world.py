@@ -37,7 +37,9 @@ def step(n: int, frame: str, action: dict | None, text: str, problem: str = "") 
     )  # fmt: skip
 
 
-def episode(task: TaskSpec, sibling: int, win: bool, frames: list[str], text: str = "click the button", version: int = 0):
+def episode(
+    task: TaskSpec, sibling: int, win: bool, frames: list[str], text: str = "click the button", version: int = 0
+):
     click = {"kind": "Click", "x": 0.25 + 0.1 * sibling, "y": 0.5, "button": "left", "count": 1}
     drag = {"kind": "Drag", "x": 0.2, "y": 0.3, "x2": 0.8, "y2": 0.6}
     typed = {"kind": "Type", "text": "hello world"}
@@ -45,7 +47,9 @@ def episode(task: TaskSpec, sibling: int, win: bool, frames: list[str], text: st
     if not win:
         steps += [step(1, frames[1], drag, "drag it"), step(2, frames[1], typed, "type it")]
         steps += [step(3, frames[1], None, "mumble", "no call in the text")]
-    outcome = Outcome("success", "env_done", 1.0) if win else Outcome("failure", "parse_failure", 0.0, "no call in the text")
+    outcome = (
+        Outcome("success", "env_done", 1.0) if win else Outcome("failure", "parse_failure", 0.0, "no call in the text")
+    )
     return Episode(
         f"{task.id}/v{version}/{sibling}/0", f"{task.id}/v{version}", sibling, 0, task,
         text if "script" in text else "Click on the \"Ok\" button.", outcome, tuple(steps), (), frames[2],
@@ -64,7 +68,9 @@ def make(results: Path) -> None:
     write_episodes(folder, episodes, part=0)
     rows = [{"episode_id": e.id, "step": -1, "iteration": 0, "advantage": a, "logprobs": None}
             for e, a in zip(episodes, (0.5, -0.5, 0.5, -0.5, None), strict=True)]  # fmt: skip
-    rows += [{"episode_id": episodes[0].id, "step": 0, "iteration": 0, "advantage": 0.5, "logprobs": [-0.1, -1.9, -0.01]}]
+    rows += [
+        {"episode_id": episodes[0].id, "step": 0, "iteration": 0, "advantage": 0.5, "logprobs": [-0.1, -1.9, -0.01]}
+    ]
     path = folder / "training.parquet/part-00000.parquet"
     path.parent.mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
