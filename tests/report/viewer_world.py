@@ -30,7 +30,8 @@ RUN = "rl/grpo/seed0"
 
 def step(n: int, frame: str, action: dict | None, text: str, problem: str = "") -> StepRecord:
     return StepRecord(
-        step=n, frame=frame, chunk=0, prompt_len=40, completion=Completion((5, 6, 7), (-0.1, -2.0, -0.01), "stop", text),
+        step=n, frame=frame, chunk=0, prompt_len=40,
+        completion=Completion((5, 6, 7), (-0.1, -2.0, -0.01), "stop", text),
         sampling=SamplingParams(0.7, 1.0, 28, 2**62 + 1), thought=text.split("\n")[0],
         action=json.dumps(action) if action else "", parse_error=problem, policy_version=0, seconds_policy=0.25,
         seconds_env=0.5,
@@ -82,8 +83,8 @@ def make(results: Path) -> None:
     records.table(made).to_parquet(evaluation / "episodes.parquet", index=False)
     demos = results / "demos"
     demos.mkdir()
-    line = {"task": tasks[0].to_json(), "instruction": "Click Ok.", "reward": 1.0,
-            "steps": [{"frame": frames[0], "action": {"kind": "Click", "x": 0.5, "y": 0.5}, "thought": "click Ok"}]}  # fmt: skip
+    steps = [{"frame": frames[0], "action": {"kind": "Click", "x": 0.5, "y": 0.5}, "thought": "click Ok"}]
+    line = {"task": tasks[0].to_json(), "instruction": "Click Ok.", "reward": 1.0, "steps": steps}
     (demos / "demos.jsonl").write_text(json.dumps(line) + "\n")
 
 

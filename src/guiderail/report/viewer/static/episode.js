@@ -81,7 +81,7 @@ export async function show(main, params, go) {
     h("header", {}, h("p", { class: "crumbs" }, h("a", { href: back(), id: "back" }, "← all episodes"), " ", line(e.key, 200)),
       h("h1", {}, line(e.instruction || "(no instruction)", 400)),
       h("p", { class: "badges" }, badge(e.outcome.kind), h("span", { class: "chip" }, words(e.outcome.cause)), h("span", { class: "chip" }, who(e)), h("span", { class: "chip" }, line(e.template, 60)), h("span", { class: "chip" }, words(e.split)),
-        h("span", { class: "chip" }, `${e.steps.length} steps`), e.advantage === null ? null : h("span", { class: "chip" }, `advantage ${signed(e.advantage, 2)}`)),
+        h("span", { class: "chip" }, e.steps.length === 1 ? "1 step" : `${e.steps.length} steps`), e.advantage === null ? null : h("span", { class: "chip" }, `advantage ${signed(e.advantage, 2)}`)),
       h("nav", { class: "tools", "aria-label": "This episode" }, e.group ? h("a", { href: groupLink(e.run, e.group), id: "to-group" }, "its group") : null,
         other ? h("a", { href: compareLink(e.key, best(e).key), id: "to-compare" }, "side by side") : null,
         h("a", { href: `/export/gif?key=${encodeURIComponent(e.key)}`, download: "" }, "as GIF"), h("a", { href: `/export/html?key=${encodeURIComponent(e.key)}`, download: "" }, "as HTML file"))),

@@ -23,7 +23,7 @@ function marks(action, step) {
 /** `size`: thumb or large. A frame that is not on disk is a card that says so. */
 export function picture(sha, there, action, step, alt, size) {
   if (!there) return h("span", { class: `frame none ${size}`, role: "img", "aria-label": `${alt} (frame not kept)` }, size === "thumb" ? "frame not kept" : "frame not kept; the replay command below makes it again");
-  const typed = action && ["text", "keys", "app"].map((k) => action[k]).find((v) => v !== undefined);
+  const typed = ["text", "keys", "app"].map((k) => action?.[k]).find((v) => v !== undefined);
   return h("span", { class: `frame ${size}` },
     h("img", { src: `/frame/${sha}.png`, alt, loading: size === "thumb" ? "lazy" : false }),
     marks(action, step),

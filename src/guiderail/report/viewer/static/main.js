@@ -63,7 +63,7 @@ function along(by) {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-  const typing = event.target.matches?.("input, textarea, select");
+  const typing = event.target.matches?.("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape" && typing) return event.target.blur();
   if (typing) return;
   const inside = event.target.closest?.("pre, .scroll");
