@@ -18,6 +18,11 @@ FLOORS = [
         "algorithms",
         "params",
         "params_cloud",
+        "params_judge",
+        "params_prm",
+        "params_endpoint",
+        "endpoint",
+        "params_train",
         "services",
         "tracking",
         "tracking_mlflow",
@@ -32,6 +37,7 @@ FLOORS = [
     {"train", "bench"},
     {"report"},
     {"stages"},
+    {"status"},
     {"cli", "commands", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

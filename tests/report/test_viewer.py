@@ -147,7 +147,7 @@ def test_an_attempt_is_live_until_it_is_published(tmp_path):
     attempt.mkdir(parents=True)
     (tmp_path / "results").mkdir()
     shutil.move(tmp_path / "made/rl/grpo/seed0/rollouts", attempt / "rollouts")
-    (attempt / "attempt.json").write_text(json.dumps({"stage": "rl", "axes": {"recipe": "grpo", "seed": "0"}}))
+    (attempt / "record.json").write_text(json.dumps({"stage": "rl", "axes": {"recipe": "grpo", "seed": "0"}}))
     index = Index(tmp_path / "results", tmp_path / ".work")
     index.refresh()
     client = TestClient(server.build_app(index), base_url="http://localhost")

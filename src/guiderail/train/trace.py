@@ -33,14 +33,20 @@ def trace_rows(
     """Rows of SCHEMA. episodes: those the batch was made from, in order; logp: per row of the batch, float32 [tokens of
     the row]."""
     found: list[dict[str, Any]] = []
-    for e, reward, advantage in zip(episodes, batch.rewards, batch.groups.values, strict=True):
+    values = batch.groups.values
+    if batch.by_step is not None:  # step-level methods: an episode's is the mean over its steps that count
+        of: dict[int, list[float]] = {}
+        for i, own in zip(batch.episode, batch.by_step, strict=True):
+            of.setdefault(i, []).extend(own.tolist())
+        values = np.array([np.mean(of.get(i, [0.0])) for i in range(len(episodes))])
+    for e, reward, advantage in zip(episodes, batch.rewards, values, strict=True):
         value = None if np.isnan(reward) else float(advantage)
         found.append({"episode_id": e.id, "step": -1, "iteration": iteration, "advantage": value, "logprobs": None})
     for i, row in enumerate(batch.rows):
         lengths = [end - start for start, end in row.spans]
         parts = np.split(logp[i].detach().float().numpy(), np.cumsum(lengths)[:-1])
-        own = [float(batch.advantage[i])] * len(lengths) if batch.by_step is None else batch.by_step[i]
-        for step, advantage, part in zip(row.steps, own, parts, strict=True):
+        by_step = [float(batch.advantage[i])] * len(lengths) if batch.by_step is None else batch.by_step[i].tolist()
+        for step, advantage, part in zip(row.steps, by_step, parts, strict=True):
             found.append(
                 {
                     "episode_id": episodes[batch.episode[i]].id, "step": step, "iteration": iteration,
@@ -50,9 +56,10 @@ def trace_rows(
     return found
 
 
-def write_trace(folder: Path, rows: list[dict[str, Any]], iteration: int) -> None:
-    """Write the part of an iteration, whole or not at all; writing it again replaces it."""
-    path = folder / "training.parquet" / f"part-{iteration:05d}.parquet"
+def write_trace(folder: Path, rows: list[dict[str, Any]], part: int) -> None:
+    """Write the part of an iteration (the number of its first rollout part), whole or not at all; writing it again
+    replaces it."""
+    path = folder / "training.parquet" / f"part-{part:05d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

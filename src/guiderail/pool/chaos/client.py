@@ -1,4 +1,5 @@
-"""One client of the chaos test: `client.py URL TOKEN LOG NAME MODE`. Plays episodes until it is killed.
+"""One client of the chaos test: `client.py URL TOKEN LOG NAME MODE`. Plays episodes until it is killed, or
+whoever started it is gone.
 
 Every action is unique text, so that the machines' own journal tells what was done how often. It logs what it was
 given and told: lease, ack, end. MODE typed uses our client; gui_rl sends what gui-rl's client sends and asks again as
@@ -103,8 +104,8 @@ async def compatible(client: GuiRl, log: Log, episode: int) -> str:
 async def play(url: str, token: str, log: Log, mode: str) -> None:
     """Episode after episode."""
     ours, theirs = PoolClient(url, token), GuiRl(url, token)
-    episode = 0
-    while True:
+    episode, parent = 0, os.getppid()
+    while os.getppid() == parent:
         episode += 1
         log("begin", episode)
         try:

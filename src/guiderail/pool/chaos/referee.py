@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guiderail.errors import Explained
 from guiderail.pool.chaos.proxy import Proxy
 from guiderail.pool.providers.process import ProcessProvider
 from guiderail.pool.vm.noop import start_time
@@ -29,10 +30,14 @@ from guiderail.services import free_port
 TOKEN = "chaos-token-0123456789"
 TTL_S, SWEEP_S, CALL_S = 2.0, 1.0, 2.0
 LOSS = 0.05
-START_S = 60.0
-SETTLE_S = 60.0
+START_S = SETTLE_S = 180.0  # what comes later is a violation, so a busy computer must not make it so
 OVER_S = 30.0
+END_S = 60.0
 FAULTS = ("kill client", "kill server", "kill machine", "freeze machine", "freeze server", "lose replies", "nothing")
+
+
+class RefereeError(Explained, RuntimeError):
+    """There is nothing to harm: the server does not start."""
 
 
 class Referee:
@@ -65,7 +70,11 @@ class Referee:
         with (self.root / "server.log").open("ab") as log:
             environment = {**os.environ, TOKEN_ENV: TOKEN}
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        await self.until(lambda: self.status() is not None, START_S, "the server answers")
+        server = self.server
+        await self.until(lambda: self.status() is not None or server.poll() is not None, START_S, "the server answers")
+        if server.poll() is not None:
+            said = (self.root / "server.log").read_text(errors="replace").splitlines()[-3:]
+            raise RefereeError(f"the server ended with {server.returncode} at its start: {' / '.join(said)}")
 
     def start_client(self) -> None:
         """Start another one; every fourth speaks gui-rl's wire."""
@@ -98,15 +107,18 @@ class Referee:
             return None
 
     def machines(self) -> dict[str, int]:
-        """Machines whose process is there, counted without the pool or its provider."""
+        """Machines whose process is there, counted without the pool, its provider or what that keeps of them."""
         found: dict[str, int] = {}
-        for file in self.cloud.glob("vms/*/pid"):
-            try:
-                pid, born = file.read_text().split()
-            except (OSError, ValueError):
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
                 continue
-            if start_time(pid) == born:
-                found[file.parent.name] = int(pid)
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has ended
+                continue
+            folder = next((x for x in command if x.startswith(f"{self.cloud.resolve()}/vms/")), "")
+            if folder and start_time(process.name):
+                found[folder.rpartition("/")[2]] = int(process.name)
         return found
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> bool:
@@ -188,12 +200,19 @@ class Referee:
                 os.kill(self.rng.choice(machines), signal.SIGKILL if kind == "kill machine" else signal.SIGSTOP)
 
     async def end(self) -> None:
-        """Everybody dies: leases must run out, then the sweep must leave nothing."""
+        """The running server must end what froze; then everybody dies: leases must run out, the sweep leave nothing."""
+        frozen = self.rng.sample(sorted(self.machines().items()), min(2, len(self.machines())))
+        for _, pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        gone = {name for name, _ in frozen}  # no restart helps here: a new server would sweep what the old one forgot
+        if not await self.until(lambda: not gone & self.machines().keys(), END_S, "frozen machines are ended"):
+            self.log("leak", f"frozen machines are still there: {sorted(gone & self.machines().keys())}")
         for name in list(self.clients):
             self.kill_client(name)
-        if not await self.until(lambda: bool((s := self.status()) and not s["leases"]), 30, "leases have run out"):
+        if not await self.until(lambda: bool((s := self.status()) and not s["leases"]), END_S, "leases have run out"):
             self.log("leak", f"leases outlived their clients: {self.status()}")
-        if not await self.until(lambda: len(self.machines()) <= self.slots, 30, "no more machines than slots"):
+        if not await self.until(lambda: len(self.machines()) <= self.slots, END_S, "no more machines than slots"):
             self.log("leak", f"{len(self.machines())} machines for {self.slots} slots: {sorted(self.machines())}")
         assert self.server is not None
         if self.rng.random() < 0.5:

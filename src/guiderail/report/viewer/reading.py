@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from guiderail.report.filmstrip import describe
-from guiderail.report.viewer.sources import Source
+from guiderail.report.viewer.sources import Source, training_part
 
 TEXT_LIMIT = 4000
 PART_LIMIT = 1000
@@ -127,6 +127,8 @@ def _evaluation(source: Source) -> Iterator[Row]:
 def beside(source: Source, name: str) -> Path:
     """The table `name` that belongs to a rollout source: the same part, or the one file."""
     folder = source.root / f"{name}.parquet"
+    if name == "training" and folder.is_dir():
+        return training_part(source.root, source.path.name)
     return folder / source.path.name if source.path.parent.name == "episodes.parquet" else folder
 
 

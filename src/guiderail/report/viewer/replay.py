@@ -62,7 +62,7 @@ def task_of(episode: Mapping[str, Any], results: Path) -> TaskSpec:
 
 def recorded_params(results: Path, work: Path, run: str) -> dict[str, Any]:
     """`params` of the record of a finished run or of an attempt; {} for episodes of another making."""
-    for file in (results / run / "provenance.json", *sorted(work.glob("*/*/attempt.json"))):
+    for file in (results / run / "provenance.json", *sorted(work.glob("*/*/record.json"))):
         try:
             found = json.loads(file.read_text())
             place = "/".join([found["stage"], *(f"seed{v}" if k == "seed" else v for k, v in found["axes"].items())])

@@ -73,15 +73,23 @@ def _in_folder(folder: Path, place: str, live: bool = False) -> Iterator[Source]
         yield Source(demos, "demo", run, "", "", folder, _stamp(demos), live)
     if table.is_dir():
         for part in sorted(table.glob("part-*.parquet")):
-            also = [folder / f"{name}.parquet" / part.name for name in ("steps", "training")]
+            also = [folder / "steps.parquet" / part.name, training_part(folder, part.name)]
             yield Source(part, "rollout", run, recipe, seed, folder, _stamp(part, *also), live)
     elif table.is_file():
         kind = "rollout" if (folder / "steps.parquet").exists() else "evaluation"
         yield Source(table, kind, run, recipe, seed, folder, _stamp(table, folder / "training.parquet"), live)
 
 
+def training_part(folder: Path, name: str) -> Path:
+    """The training record of a rollout part: that of its name, or of the first round of its iteration (the last one
+    before it); a path that does not exist where there is none."""
+    table = folder / "training.parquet"
+    found = [p for p in table.glob("part-*.parquet") if p.name <= name]
+    return max(found, default=table / name, key=lambda p: p.name)
+
+
 def _attempts(work: Path) -> Iterator[Source]:
-    for record in sorted(work.glob("*/*/attempt.json")):
+    for record in sorted(work.glob("*/*/record.json")):
         try:
             made = json.loads(record.read_text())
             place = "/".join([made["stage"], *(f"seed{v}" if k == "seed" else v for k, v in made["axes"].items())])
