@@ -42,7 +42,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         pool = stack.enter_context(opened_pool(ctx)) if online else None
         bar = stack.enter_context(ctx.progress(sum(rl.iterations for rl in phases)))
         for number, rl in enumerate(phases):
-            first = sum(before.iterations for before in phases[:number])
+            first, rounds = sum(before.iterations for before in phases[:number]), max(1, rl.filter_rounds)
             rollouts: PoolRollouts | ReplayRollouts
             if rl.algorithm == "semi_online":
                 assert recorded is not None
@@ -65,7 +65,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                     on_iteration=lambda i, m: bar.update(
                         1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
                     ),
-                    on_scored=lambda i, rows, at=first, n=max(1, rl.filter_rounds): write_trace(  # type: ignore[misc]
+                    on_scored=lambda i, rows, at=first, n=rounds: write_trace(  # type: ignore[misc]
                         ctx.work / "rollouts", rows, (at + i) * n
                     ),
                 )
