@@ -138,10 +138,10 @@ def choose_strips(rows: pd.DataFrame, count: int) -> list[tuple[str, str, int]]:
     used: set[str] = set()
     for cause in sorted({str(r["cause"]) for r in pool if not r["success"]}):
         own = [r for r in pool if not r["success"] and r["cause"] == cause]
-        found = next((r for r in own if r["template"] not in used), own[0])
+        example = next((r for r in own if r["template"] not in used), own[0])
         if len(chosen) < count // 2:
-            used.add(str(found["template"]))
-            chosen.append((str(found["checkpoint"]), str(found["task"]), int(found["episode"])))
+            used.add(str(example["template"]))
+            chosen.append((str(example["checkpoint"]), str(example["task"]), int(example["episode"])))
     for turn in range(2 * count):
         wanted = turn % 2 == 0
         found = next((r for r in pool if bool(r["success"]) == wanted and r["template"] not in used), None)

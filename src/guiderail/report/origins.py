@@ -95,7 +95,7 @@ def reading(data: ReportData) -> list[tuple[str, str, pd.DataFrame]]:
     if not records:
         return []
     commits = sorted({_commit(r) for r in records.values()})
-    packages = next((r["packages"] for r in reversed(list(records.values())) if r.get("packages")), {})
+    packages: dict[str, str] = next((r["packages"] for r in reversed(list(records.values())) if r.get("packages")), {})
     named = ", ".join(f"{k} {v}" for k, v in packages.items() if k in ("python", "torch", "transformers", "guiderail"))
     note = f"Made by commit {', '.join(commits)}. {named}".strip()
     if len(commits) > 1:
