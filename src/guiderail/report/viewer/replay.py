@@ -77,9 +77,7 @@ def checkpoint_of(episode: Mapping[str, Any], results: Path, params: Mapping[str
     """The weights that played an episode. Raises InputError for weights that were not kept, and without a record of the
     run (its prompt and sampling are then unknown)."""
     if "prompt" not in params:
-        raise InputError(
-            f"{results / episode['run'] / 'provenance.json'}: not there, so the run's settings are unknown"
-        )
+        raise InputError(f"{episode['key']}: its run left no record, so its settings are unknown")
     recipe, seed = episode["recipe"], episode["seed"]
     places: dict[str, Path] = {
         "base": Path(params.get("model.path", "")),

@@ -8,11 +8,11 @@ const COLUMNS = [["", "Episode"], ["task", "Task"], ["iteration", "Played by"], 
 const SHOWN = 7;
 const unfolded = new Set();
 
-function changed(params, change, go) {
+function changed(params, change, go, replace = false) {
   const next = new URLSearchParams(params);
   next.delete("page");
   change(next);
-  go(`/${next.size ? `?${next}` : ""}`, { replace: false, quiet: true });
+  go(`/${next.size ? `?${next}` : ""}`, { replace, quiet: true });
 }
 
 function facet([name, title], values, params, go) {
@@ -79,7 +79,7 @@ export async function show(main, params, go) {
   document.title = "Episodes";
   let timer = 0;
   const search = h("input", { type: "search", id: "search", name: "q", value: params.get("q") ?? "", placeholder: "instruction, thought or action", "aria-label": "Search instructions and actions", autocomplete: "off",
-    on: { input: (e) => { clearTimeout(timer); timer = setTimeout(() => changed(params, (p) => (e.target.value.trim() ? p.set("q", e.target.value) : p.delete("q")), go), 250); } } });
+    on: { input: (e) => { clearTimeout(timer); timer = setTimeout(() => changed(params, (p) => (e.target.value.trim() ? p.set("q", e.target.value) : p.delete("q")), go, params.has("q")), 250); } } });
   const active = [...params.keys()].filter((k) => !["sort", "page", "size", "q"].includes(k)).length;
   const ranges = RANGES.filter(([n]) => n !== "disagreement" || data.judged);
   const old = document.querySelector("details.filters");

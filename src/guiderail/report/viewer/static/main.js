@@ -61,13 +61,18 @@ function along(by) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
+async function search() {
+  if (!document.getElementById("search")) await go("/");
+  document.getElementById("search")?.focus();
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
   const typing = event.target.matches?.("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape" && typing) return event.target.blur();
   if (typing) return;
   const inside = event.target.closest?.("pre, .scroll");
-  const keys = { "?": () => help.showModal(), "/": () => document.getElementById("search")?.focus() ?? go("/").then(() => document.getElementById("search")?.focus()),
+  const keys = { "?": () => help.showModal(), "/": search,
     j: () => along(1), k: () => along(-1), ArrowLeft: () => document.getElementById("previous")?.click(), ArrowRight: () => document.getElementById("next")?.click(), ...shown.keys };
   if (!(event.key in keys) || (inside && event.key.startsWith("Arrow"))) return;
   event.preventDefault();
