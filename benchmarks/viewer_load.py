@@ -1,4 +1,4 @@
-"""The explorer over many synthetic episodes: how long the index takes, how fast pages and filters come, how much memory.
+"""The explorer over many synthetic episodes: time to index, time of pages and filters, memory.
 
     python benchmarks/viewer_load.py [--episodes 100000] [--folder DIR]
 
@@ -10,6 +10,7 @@ first page under 300 ms, median of filters under 200 ms, peak memory of the serv
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,31 @@ import pyarrow.parquet as pq
 from guiderail.rollout.store import EPISODES, STEPS
 
 PART = 1000
-TEMPLATES = [f"click-{w}" for w in "button link tab dialog option shape color widget checkbox list".split()]
+TEMPLATES = [
+    f"click-{w}" for w in ["button", "link", "tab", "dialog", "option", "shape", "color", "widget", "checkbox", "list"]
+]
 TEMPLATES += [f"{a}-{b}" for a in ("enter", "login", "read", "find", "use") for b in ("text", "user", "table", "word")]
-WORDS = "open the menu and choose save file before you send form to every person named in list below twice".split()
+WORDS = [
+    "open",
+    "the",
+    "menu",
+    "and",
+    "choose",
+    "save",
+    "file",
+    "before",
+    "you",
+    "send",
+    "form",
+    "to",
+    "every",
+    "person",
+    "named",
+    "in",
+    "list",
+    "below",
+    "twice",
+]
 FILTERS = [
     "outcome=failure", "template=login-user&outcome=failure", "cause=step_limit&sort=-steps", "split=heldout",
     "run=rl/rloo/seed1/rollouts&iteration_min=20", "q=menu", "q=send+person&outcome=success", "steps_min=4&sort=reward",
@@ -112,17 +136,15 @@ def main() -> int:
                 found = re.search(r"http://\S+:\d+/", line)
             base, total = found[0], 0
             while total < a.episodes:  # pages are served while the index is made
-                try:
+                with contextlib.suppress(OSError):  # the address is told just before it is served
                     total = ask(f"{base}api/state")[1]["episodes"]
-                except OSError:  # the address is told just before it is served
-                    pass
                 time.sleep(0.05)
             built = time.perf_counter() - started
             first, page = ask(f"{base}api/episodes")
             again = [ask(f"{base}api/episodes")[0] for _ in range(20)]
             filters = {f: [ask(f"{base}api/episodes?{f}")[0] for _ in range(5)] for f in FILTERS}
             colds = {f: times[0] for f, times in filters.items()}
-            one = ask(f"{base}api/episode?key={urllib.request.quote(page['episodes'][0]['key'], safe='')}")[0]
+            one = ask(f"{base}api/episode?key={urllib.parse.quote(page['episodes'][0]['key'], safe='')}")[0]
             memory = psutil.Process(server.pid).memory_info()
             peak = max(memory.rss, _peak(server.pid))
         finally:
