@@ -32,11 +32,11 @@ import pyarrow.parquet as pq
 from guiderail.rollout.store import EPISODES, STEPS
 
 PART = 1000
-TEMPLATES = [
+TEMPLATES = ["click-button", "click-link", "click-tab", "click-dialog", "click-option", "click-shape", "click-color"]
     f"click-{w}" for w in ["button", "link", "tab", "dialog", "option", "shape", "color", "widget", "checkbox", "list"]
 ]
 TEMPLATES += [f"{a}-{b}" for a in ("enter", "login", "read", "find", "use") for b in ("text", "user", "table", "word")]
-WORDS = [
+WORDS = ["open", "the", "menu", "and", "choose", "save", "file", "before", "you", "send", "form", "to", "every", "person"]
     "open",
     "the",
     "menu",

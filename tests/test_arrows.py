@@ -18,6 +18,7 @@ FLOORS = [
         "algorithms",
         "params",
         "params_cloud",
+        "params_desktop",
         "params_judge",
         "params_prm",
         "params_endpoint",
@@ -38,7 +39,7 @@ FLOORS = [
     {"report"},
     {"stages"},
     {"status"},
-    {"cli", "commands", "__main__"},
+    {"cli", "commands", "doctor", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves

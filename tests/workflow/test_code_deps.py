@@ -15,6 +15,7 @@ PLUMBING = {
     "guiderail.params",
     "guiderail.param_section",
     "guiderail.params_cloud",
+    "guiderail.params_desktop",
     "guiderail.params_train",
     "guiderail.params_judge",
     "guiderail.params_prm",

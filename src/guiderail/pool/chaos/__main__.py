@@ -1,4 +1,4 @@
-"""`python -m guiderail.pool.chaos [--rounds 1000] [--clients 20] [--slots 8] [--seed 0] [--keep DIR]`.
+"""`python -m guiderail.pool.chaos [--rounds 1000] [--clients 20] [--slots 8] [--provider process] [--keep DIR]`.
 
 Exit status 0 when no invariant was violated; else 1, with each violation in a sentence and the logs kept. SIGINT and
 SIGTERM end it, and every process of it, with 130.
@@ -35,6 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--rounds", type=int, default=1000, help="faults (default: 1000)")
     p.add_argument("--clients", type=int, default=20)
     p.add_argument("--slots", type=int, default=8)
+    p.add_argument(
+        "--provider", choices=("process", "local_desktop"), default="process", help="machines: processes, or desktops"
+    )
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--calm", type=float, default=10.0, help="seconds of peace before and after, to compare throughput")
     p.add_argument("--pause", type=float, default=0.6, help="longest pause between faults in seconds")
@@ -50,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"round {n}/{a.rounds}", file=sys.stderr, flush=True)
 
     try:
-        asyncio.run(run(Referee(root, a.clients, a.slots, a.seed), a.rounds, a.calm, a.pause, say))
+        asyncio.run(run(Referee(root, a.clients, a.slots, a.seed, a.provider), a.rounds, a.calm, a.pause, say))
     except RefereeError as e:
         print(f"chaos: {e}\nlogs: {root}", file=sys.stderr)
         return 1

@@ -29,9 +29,11 @@ from guiderail.services import free_port
 
 TOKEN = "chaos-token-0123456789"
 TTL_S, SWEEP_S, CALL_S = 2.0, 1.0, 2.0
+DESKTOP_CALL_S = 10.0  # a reset and a settled screen take longer than a counter
 LOSS = 0.05
 START_S = SETTLE_S = 180.0  # what comes later is a violation, so a busy computer must not make it so
 OVER_S = 30.0
+SUITES = {"process": "noop/count", "local_desktop": "blank/blank"}
 END_S = 60.0
 FAULTS = ("kill client", "kill server", "kill machine", "freeze machine", "freeze server", "lose replies", "nothing")
 
@@ -43,7 +45,8 @@ class RefereeError(Explained, RuntimeError):
 class Referee:
     """One run in `root`."""
 
-    def __init__(self, root: Path, clients: int, slots: int, seed: int) -> None:
+    def __init__(self, root: Path, clients: int, slots: int, seed: int, provider: str = "process") -> None:
+        self.provider, self.call_s = provider, CALL_S if provider == "process" else DESKTOP_CALL_S
         self.root, self.count, self.slots, self.rng = root, clients, slots, random.Random(seed)
         self.cloud, self.port = root / "cloud", free_port()
         self.proxy = Proxy(self.port, seed)
@@ -60,13 +63,13 @@ class Referee:
     # -- processes ----------------------------------------------------------------------------------------------------
     def pool_options(self) -> list[str]:
         """What server and sweeper must agree on."""
-        return ["--provider", "process", "--vm-root", str(self.cloud), "--state", str(self.root / "state.db")]
+        return ["--provider", self.provider, "--vm-root", str(self.cloud), "--state", str(self.root / "state.db")]
 
     async def start_server(self) -> None:
         """Start it and wait until it answers."""
         command = [sys.executable, "-m", "guiderail.pool.server", "--port", str(self.port), *self.pool_options()]
         command += ["--slots", str(self.slots), "--ttl", str(TTL_S), "--sweep", str(SWEEP_S), "--probe", "0.5"]
-        command += ["--call-timeout", str(CALL_S), "--gui-rl-ttl", str(4 * TTL_S), "--vm-ttl", "3600"]
+        command += ["--call-timeout", str(self.call_s), "--gui-rl-ttl", str(4 * TTL_S), "--vm-ttl", "3600"]
         with (self.root / "server.log").open("ab") as log:
             environment = {**os.environ, TOKEN_ENV: TOKEN}
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
@@ -85,7 +88,10 @@ class Referee:
         command = [sys.executable, "-m", "guiderail.pool.chaos.client", f"http://127.0.0.1:{self.proxy.port}", TOKEN]
         with (self.root / "clients.log").open("ab") as out:
             self.clients[name] = subprocess.Popen(
-                [*command, str(log), name, mode], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [*command, str(log), name, mode, SUITES[self.provider]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def kill_client(self, name: str) -> None:
@@ -233,6 +239,9 @@ class Referee:
             process.kill()
             process.wait()
         await self.proxy.stop()
+        if self.provider != "process":  # desktops die with their server
+            await self.until(lambda: not self.machines(), 30, "no machine is left")
+            return
         provider = ProcessProvider(self.cloud)
         for vm in await provider.list({}):
             await provider.terminate(vm.id)
