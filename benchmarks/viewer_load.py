@@ -32,31 +32,12 @@ import pyarrow.parquet as pq
 from guiderail.rollout.store import EPISODES, STEPS
 
 PART = 1000
-TEMPLATES = ["click-button", "click-link", "click-tab", "click-dialog", "click-option", "click-shape", "click-color"]
-    f"click-{w}" for w in ["button", "link", "tab", "dialog", "option", "shape", "color", "widget", "checkbox", "list"]
+TEMPLATES = [
+    f"click-{w}" for w in ("button", "link", "tab", "dialog", "option", "shape", "color", "widget", "box", "list")
 ]
 TEMPLATES += [f"{a}-{b}" for a in ("enter", "login", "read", "find", "use") for b in ("text", "user", "table", "word")]
-WORDS = ["open", "the", "menu", "and", "choose", "save", "file", "before", "you", "send", "form", "to", "every", "person"]
-    "open",
-    "the",
-    "menu",
-    "and",
-    "choose",
-    "save",
-    "file",
-    "before",
-    "you",
-    "send",
-    "form",
-    "to",
-    "every",
-    "person",
-    "named",
-    "in",
-    "list",
-    "below",
-    "twice",
-]
+WORDS = ["open", "the", "menu", "and", "choose", "save", "file", "before", "you", "send", "form", "to", "every"]
+WORDS += ["person", "named", "in", "list", "below", "twice"]
 FILTERS = [
     "outcome=failure", "template=login-user&outcome=failure", "cause=step_limit&sort=-steps", "split=heldout",
     "run=rl/rloo/seed1/rollouts&iteration_min=20", "q=menu", "q=send+person&outcome=success", "steps_min=4&sort=reward",
