@@ -40,7 +40,7 @@ WORDS = ["open", "the", "menu", "and", "choose", "save", "file", "before", "you"
 WORDS += ["person", "named", "in", "list", "below", "twice"]
 FILTERS = [
     "outcome=failure", "template=login-user&outcome=failure", "cause=step_limit&sort=-steps", "split=heldout",
-    "run=rl/rloo/seed1/rollouts&iteration_min=20", "q=menu", "q=send+person&outcome=success", "steps_min=4&sort=reward",
+    "run=rl/rloo/seed1&iteration_min=20", "q=menu", "q=send+person&outcome=success", "steps_min=4&sort=reward",
     "reward_max=0&sort=-advantage", "recipe=grpo&seed=0&template=click-tab&page=4", "sort=-tokens&page=900", "q=zebra",
 ]  # fmt: skip
 
