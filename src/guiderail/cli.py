@@ -1,5 +1,5 @@
 """The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
-consolidate, serve, pool, status, ui.
+consolidate, serve, pool, status, ui, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -39,6 +39,8 @@ around it:
   pool        list machines of a pool, end orphans, show costs
   status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
+  view        look at the episodes in the browser
+  replay      play a stored episode again
 
 Usually an engine runs the stages, and only those that need it:
   snakemake --cores all        or        dvc repro
@@ -282,6 +284,30 @@ def _pool(args: argparse.Namespace) -> None:
     command.run(args)
 
 
+def _view_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.report.viewer.command import view_options
+
+    view_options(p)
+
+
+def _view(args: argparse.Namespace) -> None:
+    from guiderail.report.viewer import command
+
+    command.view(args)
+
+
+def _replay_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.report.viewer.command import replay_options
+
+    replay_options(p)
+
+
+def _replay(args: argparse.Namespace) -> None:
+    from guiderail.report.viewer import command
+
+    command.replay(args)
+
+
 def _status_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="one JSON object per job")
 
@@ -313,6 +339,12 @@ EXTRA = {
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
+    "view": ("Look at stored episodes in the browser: filters, search, frames, groups. Follows a run.", _view_options),
+    "replay": (
+        "Play a stored episode again from its seed: its recorded actions, or with --policy what the checkpoint says.\n"
+        "Exit status 1: something differs from what was stored. `guiderail view` shows the name of every episode.",
+        _replay_options,
+    ),
 }
 RUN = {
     "consolidate": _consolidate,
@@ -326,6 +358,8 @@ RUN = {
     "manifest": _manifest,
     "status": _status,
     "ui": _ui,
+    "view": _view,
+    "replay": _replay,
 }
 
 

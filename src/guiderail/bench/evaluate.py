@@ -124,7 +124,8 @@ def code_digest(parts: Iterable[str] = CODE) -> str:
 
 
 def choose_strips(rows: pd.DataFrame, count: int) -> list[tuple[str, str, int]]:
-    """Up to `count` episodes to show: successes and failures in turn, each of another template, longer ones first.
+    """Up to `count` episodes to show: one failure of every cause (half of them at most), then successes and failures in
+    turn, each of another template, longer ones first.
 
     Taken from fresh and held-out tasks where there are any; the order is by hash of the task, so that different
     checkpoints tend to show the same tasks.
@@ -135,6 +136,12 @@ def choose_strips(rows: pd.DataFrame, count: int) -> list[tuple[str, str, int]]:
     pool.sort(key=lambda r: (r["steps"] < 2, derive_seed("strip", str(r["task"]))))
     chosen: list[tuple[str, str, int]] = []
     used: set[str] = set()
+    for cause in sorted({str(r["cause"]) for r in pool if not r["success"]}):
+        own = [r for r in pool if not r["success"] and r["cause"] == cause]
+        example = next((r for r in own if r["template"] not in used), own[0])
+        if len(chosen) < count // 2:
+            used.add(str(example["template"]))
+            chosen.append((str(example["checkpoint"]), str(example["task"]), int(example["episode"])))
     for turn in range(2 * count):
         wanted = turn % 2 == 0
         found = next((r for r in pool if bool(r["success"]) == wanted and r["template"] not in used), None)

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from guiderail.bench.protocols import PROTOCOLS as RECORDED
-from guiderail.report import compare, curves, figures, filmstrip, judges, retrieval, tables
+from guiderail.report import compare, curves, diagnosis, figures, filmstrip, judges, retrieval, tables
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLIT_NAME, draw, series_label
 from guiderail.report.summary import Bench, Tree, summarise
@@ -38,6 +38,7 @@ class Strip:
     path: str
     checkpoint: str
     outcome: str
+    cause: str
     title: str
     instruction: str
     steps: list[dict[str, str]]
@@ -85,6 +86,10 @@ def _figures(out: Path, bench: Bench, tree: Tree, templates: pd.DataFrame, prefi
         add(
             f"templates-{recipe}", f"Every template{tail}", "Success per template for each checkpoint.",
             lambda r=recipe: figures.template_dumbbells(bench, templates, r),  # type: ignore[misc]
+        )  # fmt: skip
+        add(
+            f"heat-{recipe}", f"Every template as a map{tail}", "Success in percent: base, SFT and RL on every split.",
+            lambda r=recipe: diagnosis.heat_map(bench, templates, r),  # type: ignore[misc]
         )  # fmt: skip
     add("episode-ends", "How episodes end", "Shares of all planned episodes.", lambda: figures.episode_ends(bench))
     if first and curves.rl_panels(data):
@@ -138,7 +143,11 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
             path = f"figures/strips/{prefix}{label}-{n:02d}-{row['template']}-{row['kind']}.png"
             filmstrip.save(filmstrip.episode_strip(row, data.evaluations[point] / "frames", shown), out / path)
             title = f"{series_label(checkpoint, recipe, data.recipes)} · {row['template']} · {row['split']}"
-            made.append(Strip(path, checkpoint, str(row["kind"]), title, str(row["instruction"]), _steps(row)))
+            made.append(
+                Strip(
+                    path, checkpoint, str(row["kind"]), str(row["cause"]), title, str(row["instruction"]), _steps(row)
+                )
+            )
     return made
 
 
@@ -166,12 +175,15 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             "domains": tables.group_table(bench, "domain"),
             "templates": tables.group_table(bench, "template"),
             "excluded": tables.excluded_table(bench),
+            "failures": diagnosis.causes(bench),
+            "worse": diagnosis.worse(bench),
         }
         for name, frame in frames.items():
             tables.write(frame, out / f"{prefix}{name}.csv")
         section = Section(benchmark, [headline(bench, tree, r) for r in data.recipes])
         section.pictures = _figures(out, bench, tree, frames["templates"], prefix)
         section.tables = tables.reading(bench, tree, frames)
+        section.tables[2:2] = diagnosis.reading(bench, frames["failures"], frames["worse"])
         if "retrieval" in tree:
             tables.write(retrieval.table(tree["retrieval"]), out / f"{prefix}retrieval.csv")
             section.tables.append(retrieval.reading(bench, tree["retrieval"]))

@@ -40,7 +40,8 @@ class Card:
 
 
 @lru_cache(maxsize=32)
-def _font(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
+def typeface(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
+    """A face of the fonts that ship with matplotlib."""
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
     return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
 
@@ -112,15 +113,16 @@ def _marks(action: dict[str, Any] | None, number: int, size: tuple[int, int]) ->
         side = 1 if x < (size[0] - 48) * SUPER else -1
         bx, by, b = x + side * 25 * SUPER, max(15 * SUPER, y - 20 * SUPER), 14 * SUPER
         d.ellipse((bx - b, by - b, bx + b, by + b), fill=RING, outline="white", width=2 * SUPER)
-        d.text((bx, by), str(number), font=_font(17 * SUPER, "DejaVuSans-Bold"), fill="white", anchor="mm")
+        d.text((bx, by), str(number), font=typeface(17 * SUPER, "DejaVuSans-Bold"), fill="white", anchor="mm")
     return layer.resize(size, Image.Resampling.LANCZOS)
 
 
-def _picture(card: Card) -> Image.Image:
+def draw_card(card: Card) -> Image.Image:
+    """A card as a picture: the frame in its box with the action drawn on it."""
     if card.png is None:
         empty = Image.new("RGB", (MIN_CARD, BOX[1]), "#f1f3f5")
         ImageDraw.Draw(empty).text(
-            (MIN_CARD / 2, BOX[1] / 2), "frame not kept", font=_font(19), fill=MUTED, anchor="mm"
+            (MIN_CARD / 2, BOX[1] / 2), "frame not kept", font=typeface(19), fill=MUTED, anchor="mm"
         )
         return empty
     with Image.open(io.BytesIO(card.png)) as opened:
@@ -134,28 +136,28 @@ def _picture(card: Card) -> Image.Image:
 
 def _caption(draw: ImageDraw.ImageDraw, card: Card, width: int) -> list[tuple[str, ImageFont.FreeTypeFont, str]]:
     """The lines below a card: the thought in ink, the action below it in grey."""
-    text, mono = _font(20), _font(18, "DejaVuSansMono")
+    text, mono = typeface(20), typeface(18, "DejaVuSansMono")
     lines = [(t, text, INK) for t in cut(draw, card.thought, text, width, 2)]
     return lines + [(t, mono, MUTED) for t in cut(draw, card.call, mono, width, 2)]
 
 
 def strip(cards: list[Card], *, title: str, instruction: str, good: bool, verdict: tuple[str, str]) -> Image.Image:
     """Draw a film strip. `title` and `instruction` stand above it; the verdict (word, detail) ends it, green or red."""
-    pictures = [_picture(c) for c in cards]
+    pictures = [draw_card(c) for c in cards]
     widths = [max(MIN_CARD, p.width) for p in pictures]
     tall = max(p.height for p in pictures)
     width = max(2 * PAD + sum(widths) + GAP * (len(cards) - 1), 640)
-    colour, bold = (GOOD if good else BAD), _font(21, "DejaVuSans-Bold")
+    colour, bold = (GOOD if good else BAD), typeface(21, "DejaVuSans-Bold")
     ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     captions = [_caption(ruler, c, w) for c, w in zip(cards, widths, strict=True)]
-    small = _font(19)
+    small = typeface(19)
     captions[-1] = [(verdict[0], bold, colour)] + [
         (t, small, MUTED) for t in cut(ruler, verdict[1], small, widths[-1], 2)
     ]
     canvas = Image.new("RGB", (width, HEAD + tall + 30 + LINE * max(len(c) for c in captions)), "white")
     d = ImageDraw.Draw(canvas)
     d.rounded_rectangle((PAD, 22, PAD + 10, HEAD - 20), 5, fill=colour)
-    for y, text, font, fill in ((18, title, bold, INK), (50, f"\u201c{instruction}\u201d", _font(20), MUTED)):
+    for y, text, font, fill in ((18, title, bold, INK), (50, f"\u201c{instruction}\u201d", typeface(20), MUTED)):
         for line in cut(d, text, font, width - 2 * PAD - 24, 1):
             d.text((PAD + 24, y), line, font=font, fill=fill)
     x = PAD

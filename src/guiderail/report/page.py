@@ -16,7 +16,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from guiderail.report import tables
+from guiderail.report import diagnosis, limits, origins, tables
 from guiderail.report.build import Section
 from guiderail.report.data import ReportData
 from guiderail.report.summary import Tree
@@ -61,6 +61,9 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
             lines += [f"![{escape(s.title)}, {escape(s.outcome)}]({s.path})\n" for s in section.strips]
     lines += ["## What it cost", "", escape(_memory_note(data)), ""]
     lines += [tables.markdown(tables.costs(data.used, summary["totals"]))]
+    lines += ["## Limits of these numbers", "", *(f"- {escape(t)}" for t in limits.limits(data, summary)), ""]
+    for heading, note, table in origins.reading(data):
+        lines += [f"## {escape(heading)}", "", escape(note), "", *([tables.markdown(table)] if len(table) else [])]
     lines += ["## How to read this", "", *(f"- {escape(n)}" for n in NOTES), ""]
     if data.missing:
         lines += ["## Missing inputs", "", *(f"- {escape(m)}" for m in data.missing), ""]
@@ -131,6 +134,12 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
         memory_note=_memory_note(data),
         costs=_columns(tables.costs(data.used, summary["totals"])),
         notes=NOTES,
+        limits=limits.limits(data, summary),
+        origins=[(h, n, _columns(t)) for h, n, t in origins.reading(data)],
+        causes=[
+            (c, diagnosis.CAUSE.get(c, c.replace("_", " ")))
+            for c in sorted({x.cause for s in sections for x in s.strips if x.outcome == "failure"})
+        ],
         missing=data.missing,
     )
     path.write_text(page)

@@ -2,9 +2,9 @@
 
 Reads results/sft/seedS/checkpoint, results/prm/R/seedS/judge, the task manifest and, for semi-online training,
 results/demos (params rl, prm.min_auroc, recipes.R, engine, prompt, model, env). Writes checkpoint/, metrics.json and
-rollouts/ (episodes, steps and rows as Parquet, one part per iteration, and a sample of frames). A recipe of several
-phases trains them one after the other, each with its own optimiser and schedule, from the weights the one before left.
-Resumes from its attempt folder.
+rollouts/ (episodes, steps, rows and what the trainer made of them as Parquet, one part per iteration, and a sample of
+frames). A recipe of several phases trains them one after the other, each with its own optimiser and schedule, from the
+weights the one before left. Resumes from its attempt folder.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from guiderail.train.metrics import Shifted, Totals, joined
 from guiderail.train.optim import Learner
 from guiderail.train.sampler import open_sampler
 from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
+from guiderail.train.trace import write_trace
 
 
 def run(ctx: StageContext, recipe: str, seed: str) -> None:
@@ -47,7 +48,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         )
         bar = stack.enter_context(ctx.progress(sum(rl.iterations for rl in phases)))
         for number, rl in enumerate(phases):
-            first = sum(before.iterations for before in phases[:number])
+            first, rounds = sum(before.iterations for before in phases[:number]), max(1, rl.filter_rounds)
             rollouts: PoolRollouts | ReplayRollouts
             if rl.algorithm == "semi_online":
                 assert recorded is not None
@@ -69,6 +70,9 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                     on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
                     on_iteration=lambda i, m: bar.update(
                         1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
+                    ),
+                    on_scored=lambda i, rows, at=first, n=rounds: write_trace(  # type: ignore[misc]
+                        ctx.work / "rollouts", rows, (at + i) * n
                     ),
                 )
             )

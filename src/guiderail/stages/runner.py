@@ -183,6 +183,7 @@ def execute(
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
+        (work / "record.json").write_text(json.dumps(record))  # says whose attempt this is to those who look on
         attempts.begin(work, job.address)
         meter = Meter(work / "cost.json")
         tracker = Tracker(

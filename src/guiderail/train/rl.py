@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
 from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
 from guiderail.train.stop import Stop, Stopped
+from guiderail.train.trace import trace_rows
 
 
 def train(
@@ -43,12 +45,14 @@ def train(
     reference: Policy | None = None,
     on_start: Callable[[int], None] = lambda done: None,
     on_iteration: Callable[[int, dict[str, float]], None] = lambda i, m: None,
+    on_scored: Callable[[int, list[dict[str, Any]]], None] | None = None,
 ) -> Totals:
     """Train for `rl.iterations`, resuming from `work` when it holds a state. Returns what the whole run used and
     reached.
 
-    reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. Raises GateError,
-    NotFinite, Stopped.
+    reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each
+    iteration's advantages and log-probs (`trace.trace_rows`) before the first update. Raises GateError, NotFinite,
+    Stopped.
     """
     if (reference is None) != (rl.kl_coef == 0.0):
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
@@ -76,6 +80,8 @@ def train(
                 sampled, batch = make_batch(gathered.fresh, rl), make_batch(gathered.used, rl)
                 check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
                 scored = score(policy, batch, frames, rl, reference, iteration)
+                if on_scored is not None:
+                    on_scored(iteration, trace_rows(gathered.used, batch, scored.train, iteration))
                 lr = learning_rate(iteration, rl.iterations, rl)
                 steps = [
                     update(policy, learner, batch, index, scored, frames, rl, lr)
@@ -105,8 +111,8 @@ class Scored:
     """The rows of a batch before the first update, under the weights of this iteration.
 
     gap: over the rows that these weights sampled; None without such rows. entropy (nats per token), kl: over all rows'
-    tokens. rows, stale: how many, and how many of them older weights sampled. proximal, reference: per row, float32
-    [tokens of the row]; proximal is empty without importance weights, reference without a reference policy.
+    tokens. rows, stale: how many, and how many of them older weights sampled. train, proximal, reference: per row,
+    float32 [tokens of the row]; proximal is empty without importance weights, reference without a reference policy.
     """
 
     gap: LogprobGap | None = None
@@ -114,6 +120,7 @@ class Scored:
     kl: float = float("nan")
     rows: int = 0
     stale: int = 0
+    train: list[Tensor] = field(default_factory=list)
     proximal: list[Tensor] = field(default_factory=list)
     reference: list[Tensor] = field(default_factory=list)
 
@@ -163,6 +170,7 @@ def score(
         kl=float(kl_estimate(train, flat, rl.kl_estimator, rl.kl_clamp).mean()),
         rows=len(order),
         stale=len(order) - len(fresh),
+        train=[logp[i] for i in order],
         proximal=[logp[i] for i in order] if rl.importance_cap else [],
         reference=[refs[i] for i in order] if refs else [],
     )

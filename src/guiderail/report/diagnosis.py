@@ -1,0 +1,154 @@
+"""Where and how the agent fails: causes, templates on which RL is worse than SFT, and a heat map of every template.
+
+Guarantees: a template counts as worse only with its paired difference, interval and n beside it; what went wrong is
+counted from the lost instances themselves (SFT solves them, RL does not), never guessed; only measured episodes enter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from guiderail.bench.stats import paired_difference
+from guiderail.report import filmstrip, tables
+from guiderail.report.style import INK, SPLIT_NAME, series_label
+from guiderail.report.summary import Bench
+
+CAUSE = {
+    "env_done": "the page judged what was done wrong",
+    "agent_finish": "the agent said it was done, and was not",
+    "agent_fail": "the agent gave up",
+    "step_limit": "the steps ran out",
+    "parse_failure": "what the agent wrote could not be read or done",
+}
+WORSE = ["recipe", "split", "template", "sft", "rl", "mean", "lo", "hi", "n", "lost", "what RL does there"]
+
+
+def causes(bench: Bench) -> pd.DataFrame:
+    """Failures by cause for each recipe and checkpoint, all splits: count, share of failures, where most often."""
+    rows = []
+    for recipe in bench.data.recipes:
+        for checkpoint in bench.checkpoints:
+            if checkpoint == "base" and recipe != bench.data.recipes[0]:
+                continue  # the same episodes for every recipe
+            parts = [bench.rows(recipe, checkpoint, s) for s in bench.splits]
+            failed = pd.concat(parts)
+            failed = failed[failed["kind"] == "failure"]
+            for cause, part in failed.groupby(failed["cause"].astype(str), sort=True):
+                where = part["template"].astype(str).value_counts()
+                top = sorted(where[where == where.max()].index)[0]
+                rows.append(
+                    {"recipe": recipe, "checkpoint": checkpoint, "cause": str(cause), "episodes": len(part),
+                     "share": len(part) / len(failed), "most often on": f"{top} ({where.max()})"}
+                )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["recipe", "checkpoint", "cause", "episodes", "share", "most often on"])
+    return frame.sort_values(["recipe", "checkpoint", "episodes"], ascending=[True, True, False], ignore_index=True)
+
+
+def last_act(row: dict[str, Any]) -> str:
+    """The last thing an episode did, by kind: `click`, `type`, ... or `nothing readable`."""
+    actions = [a for a in json.loads(row["actions"] or "[]")]
+    return filmstrip.describe(json.loads(actions[-1])).split(" ")[0] if actions and actions[-1] else "nothing readable"
+
+
+def worse(bench: Bench) -> pd.DataFrame:
+    """Templates on which RL solves fewer of the same instances than SFT, the largest loss first (columns WORSE)."""
+    rows: list[dict[str, Any]] = []
+    if not {"sft", "rl"} <= set(bench.checkpoints):
+        return pd.DataFrame(rows, columns=WORSE)
+    for recipe in bench.data.recipes:
+        for split in bench.splits:
+            before, after = bench.rows(recipe, "sft", split), bench.rows(recipe, "rl", split)
+            for template in sorted(set(before["template"].astype(str)) & set(after["template"].astype(str))):
+                found = _template(bench, recipe, split, template)
+                if found is not None:
+                    rows.append({"recipe": recipe, "split": split, "template": template, **found})
+    return pd.DataFrame(rows, columns=WORSE).sort_values(["recipe", "mean", "template"], ignore_index=True)
+
+
+def _template(bench: Bench, recipe: str, split: str, template: str) -> dict[str, Any] | None:
+    def only(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame[frame["template"] == template]
+
+    a, b = (bench.runs(recipe, c, split, only) for c in ("sft", "rl"))
+    both = [(x[t], y[t]) for x, y in zip(a, b, strict=True) for t in x.keys() & y.keys()]
+    difference = sum(y - x for x, y in both) / len(both) if both else 0.0
+    if difference >= 0:
+        return None
+    gain = paired_difference(
+        a, b, bench.template, label=(bench.benchmark, recipe, "worse", split, template), draws=bench.draws,
+        confidence=bench.confidence,
+    )  # fmt: skip
+    lost, said = 0, []
+    for seed, x, y in zip(bench.data.seeds, a, b, strict=True):
+        gone = {t for t in x.keys() & y.keys() if y[t] < x[t]}
+        lost += len(gone)
+        frame = only(bench.rows(recipe, "rl", split, seed))
+        for row in frame[frame["task"].isin(gone) & (frame["kind"] == "failure")].to_dict("records"):
+            said.append(
+                (CAUSE.get(str(row["cause"]), str(row["cause"])), last_act({str(k): v for k, v in row.items()}))
+            )
+    counts = pd.Series([f"{why}; last act: {act}" for why, act in said]).value_counts()
+    text = "; ".join(f"{n}x {what}" for what, n in sorted(counts.items(), key=lambda kv: (-kv[1], str(kv[0])))[:2])
+    means = {name: sum(v[i] for v in both) / len(both) for i, name in enumerate(("sft", "rl"))}
+    return {**means, "mean": gain.mean, "lo": gain.lo, "hi": gain.hi, "n": gain.n, "lost": lost, WORSE[-1]: text}
+
+
+def reading(bench: Bench, failed: pd.DataFrame, lost: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """(heading, note, table of texts) for the pages."""
+    several = len(bench.data.recipes) > 1
+    made = []
+    if len(failed):
+        shown = failed.assign(
+            share=[tables.percent(v, 0) for v in failed["share"]],
+            meaning=[CAUSE.get(c, c.replace("_", " ")) for c in failed["cause"]],
+        )
+        shown = shown if several else shown.drop(columns="recipe")
+        made.append(("Why episodes fail", "Failures of all splits together.", shown.astype(str)))
+    if {"sft", "rl"} <= set(bench.checkpoints):
+        note = "Paired on the same instances. An interval that holds zero may be chance; among many templates some are."
+        table = pd.DataFrame(
+            [
+                {**({"recipe": r["recipe"]} if several else {}), "template": r["template"], "split": r["split"],
+                 "SFT": tables.percent(r["sft"], 0), "RL": tables.percent(r["rl"], 0),
+                 "difference": tables.interval({k: r[k] for k in ("mean", "lo", "hi")}, signed=True), "n": str(r["n"]),
+                 "lost": str(r["lost"]), WORSE[-1]: r[WORSE[-1]]}
+                for r in lost.to_dict("records")
+            ]
+        )  # fmt: skip
+        if len(table):
+            made.append(("Where RL is worse than SFT", note, table))
+        else:
+            nothing = pd.DataFrame({"": ["On no template does RL solve fewer of the measured instances than SFT."]})
+            made.append(("Where RL is worse than SFT", "", nothing))
+    return made
+
+
+def heat_map(bench: Bench, templates: pd.DataFrame, recipe: str) -> Figure:
+    """Every template by split: success of each checkpoint as a coloured cell with its number."""
+    splits = bench.splits
+    present = bench.checkpoints
+    part = templates[templates["recipe"] == recipe]
+    names = {s: sorted(part[part["split"] == s]["template"].astype(str).unique()) for s in splits}
+    heights = [max(1, len(names[s])) for s in splits]
+    fig = Figure(figsize=(7.4, 1.2 + 0.29 * sum(heights)), layout="constrained")
+    axes = fig.subplots(len(splits), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for ax, split in zip(axes, splits, strict=True):
+        cells = part[part["split"] == split].set_index(["template", "checkpoint"])["mean"].to_dict()
+        grid = np.array([[float(cells.get((t, c), np.nan)) for c in present] for t in names[split]])
+        ax.imshow(np.ma.masked_invalid(grid), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        for (y, x), value in np.ndenumerate(grid):
+            text = "n/a" if np.isnan(value) else f"{100 * value:.0f}"
+            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color="white" if value > 0.55 else INK)
+        ax.set_yticks(range(len(names[split])), names[split], fontsize=8.5, color=INK)
+        ax.set_xticks(range(len(present)), [series_label(c, recipe, [recipe]) for c in present], fontsize=9)
+        ax.xaxis.tick_top()
+        ax.set_title(f"{SPLIT_NAME.get(split, split)} (%)")
+        ax.grid(visible=False)
+        for side in ("left", "bottom", "right", "top"):
+            ax.spines[side].set_visible(False)
+    return fig

@@ -1,0 +1,80 @@
+"""Why episodes fail, where RL is worse, where numbers come from and what they cannot show: by hand on changed rows."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import synthetic
+
+from guiderail.report import diagnosis, limits, origins
+from guiderail.report.data import load
+from guiderail.report.summary import Bench, summarise
+
+FILE = "evaluate/grpo/seed0/miniwob/episodes.parquet"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """RL loses both fresh instances of click-tab by typing until the steps run out; SFT solves them."""
+    root = tmp_path_factory.mktemp("diagnosis")
+    params = synthetic.make(root, instances=2, keep_frames=False)
+    rows = pd.read_parquet(root / FILE)
+    tab = (rows.template == "click-tab") & (rows.split == "fresh")
+    for checkpoint, win in (("sft", True), ("rl", False)):
+        own = tab & (rows.checkpoint == checkpoint)
+        rows.loc[own, "success"], rows.loc[own, "reward"] = win, float(win)
+        rows.loc[own, "kind"], rows.loc[own, "cause"] = ("success", "env_done") if win else ("failure", "step_limit")
+        rows.loc[own, "actions"] = json.dumps([json.dumps({"kind": "Type", "text": "x"})])
+    rows.to_parquet(root / FILE, index=False)
+    data = load(params, root)
+    return rows, data, Bench(data, "miniwob")
+
+
+def test_where_rl_is_worse_and_what_it_does_there(world):
+    _, _, bench = world
+    (row,) = [
+        r for r in diagnosis.worse(bench).to_dict("records") if (r["template"], r["split"]) == ("click-tab", "fresh")
+    ]
+    assert (row["sft"], row["rl"], row["mean"], row["n"], row["lost"]) == (1.0, 0.0, -1.0, 2, 2)
+    assert row["what RL does there"] == "2x the steps ran out; last act: type"
+    assert (diagnosis.worse(bench)["mean"] < 0).all()
+
+
+def test_causes_are_counted(world):
+    rows, _, bench = world
+    found = diagnosis.causes(bench)
+    for checkpoint in ("base", "sft", "rl"):
+        failed = rows[(rows.checkpoint == checkpoint) & (rows.kind == "failure")]
+        own = found[found.checkpoint == checkpoint]
+        assert dict(zip(own.cause, own.episodes, strict=True)) == failed.cause.value_counts().to_dict()
+        assert own.share.sum() == pytest.approx(1.0)
+
+
+def test_limits_follow_the_data(world):
+    _, data, _ = world
+    said = " ".join(limits.limits(data, summarise(data)))
+    assert "One training seed" in said and "6 held-out templates" in said and "One suite (miniwob)" in said
+    many = json.loads(json.dumps(summarise(data)))
+    for cell in many["benchmarks"]["miniwob"]["gain"]["grpo"].values():
+        cell |= {"mean": 0.2, "lo": 0.19, "hi": 0.21}
+    assert "holds zero" not in " ".join(limits.limits(data, many))
+    many["benchmarks"]["miniwob"]["gain"]["grpo"]["fresh"] |= {"lo": -0.1}
+    assert "fresh instances: the interval holds zero" in " ".join(limits.limits(data, many))
+
+
+def test_origins_come_from_the_records():
+    made = {"rl/grpo/seed0": {"params": {"rl": {"lr": 0.5, "groups": 16}, "sweep.seed": [0]}, "digest": "d" * 64,
+            "git": {"commit": "a" * 40, "dirty": True}, "dvc_lock_sha256": "b" * 64,
+            "inputs": {"src/guiderail/train": "1", "results/demos": "2"}}}  # fmt: skip
+    assert origins.changed_params(made).to_dict("records") == [
+        {"parameter": "rl.lr", "value": "0.5", "default": "0.0005"}
+    ]
+    assert origins.data_hashes(made).to_dict("records") == [
+        {"data": "results/demos", "sha256": "2", "read by": "1 outputs"}
+    ]
+    assert origins.table(made).to_dict("records") == [
+        {"output": "rl/grpo/seed0", "commit": "aaaaaaaaaaaa with changes", "dvc.lock": "b" * 12, "digest": "d" * 12}
+    ]
+    assert origins.table({"x": {}}).iloc[0]["commit"] == "not recorded"

@@ -1,0 +1,78 @@
+"""Replaying: the same actions on the same screens in a real browser, and the first difference when there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from guiderail.actions.types import Click
+from guiderail.actions.wire import action_to_json
+from guiderail.envs.browser import Browser
+from guiderail.errors import InputError
+from guiderail.params import Env
+from guiderail.report.viewer import replay
+from guiderail.tasks.types import TaskSpec
+
+TASK = TaskSpec("miniwob", "click-test", 3)
+CLICK = Click(0.5, 0.6)
+
+
+def stored(first: str, last: str) -> dict:
+    step = {"step": 0, "frame": first, "action": action_to_json(CLICK), "action_text": "click (0.5, 0.6)"}
+    return {"steps": [step], "last_frame": last, "key": "rl/x/seed0/e", "spec": TASK.to_json()}
+
+
+@pytest.mark.browser
+def test_recorded_actions_are_done_again_and_a_difference_is_named(tmp_path):
+    async def once() -> tuple[str, str]:
+        async with Browser.launch() as browser:
+            env = await browser.new_env()
+            first = (await env.reset(TASK)).observation.frame
+            return first, (await env.step(CLICK)).observation.frame
+
+    first, last = asyncio.run(once())
+    said: list[str] = []
+    found = replay.recorded(stored(first, last), TASK, Env(), tmp_path / "frames", said.append)
+    assert found.same and found.steps == 1 and "raw reward" in said[-1]
+    assert {p.stem for p in (tmp_path / "frames").iterdir()} == {first, last}
+    found = replay.recorded(stored("0" * 64, last), TASK, Env(), tmp_path / "frames", said.append)
+    assert not found.same and found.differs == 0 and first[:12] in found.why
+
+
+def again(text: str, ids: tuple[int, ...], frame: str = "f", kind: str = "success"):
+    step = SimpleNamespace(frame=frame, completion=SimpleNamespace(text=text, ids=ids))
+    return SimpleNamespace(steps=(step,), outcome=SimpleNamespace(kind=kind, cause="env_done", detail=""))
+
+
+@pytest.mark.parametrize(
+    ("played", "why"),
+    [(again("a", (1, 2)), ""), (again("b", (1, 2)), "wrote 'b'"), (again("a", (1, 3)), "other tokens"),
+     (again("a", (1, 2), "g"), "screen g"), (again("a", (1, 2), kind="failure"), "another outcome")],
+)  # fmt: skip
+def test_a_policy_replay_is_compared_by_screen_text_tokens_and_outcome(played, why):
+    step = {"frame": "f", "text": "a", "tokens": {"ids": [1, 2]}, "action_text": ""}
+    found = replay.compared({"steps": [step], "outcome": {"kind": "success"}}, played, lambda text: None)
+    assert found.same == (not why) and why in found.why
+
+
+def test_weights_that_were_not_kept_are_refused(tmp_path):
+    episode = {"kind": "rollout", "checkpoint": "training", "iteration": 3, "recipe": "grpo", "seed": "0", "key": "k"}
+    with pytest.raises(InputError, match="iteration 3 were not kept"):
+        replay.checkpoint_of(episode, tmp_path, {"prompt": {}})
+    assert (
+        replay.checkpoint_of(episode | {"iteration": 0}, tmp_path, {"prompt": {}}) == tmp_path / "sft/seed0/checkpoint"
+    )
+    with pytest.raises(InputError, match="no record"):
+        replay.checkpoint_of(episode, tmp_path, {})
+
+
+def test_the_task_of_an_evaluated_episode_is_that_of_the_manifest(tmp_path):
+    episode = {"spec": None, "split": "fresh", "task": TASK.id}
+    with pytest.raises(InputError, match="dvc checkout results/provision"):
+        replay.task_of(episode, tmp_path)
+    (tmp_path / "provision").mkdir()
+    (tmp_path / "provision/tasks.json").write_text(json.dumps({"splits": {"fresh": [TASK.to_json()]}}))
+    assert replay.task_of(episode, tmp_path) == TASK

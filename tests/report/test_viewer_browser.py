@@ -1,0 +1,178 @@
+"""The explorer and the report in a real browser: keys, links, hostile text, phone width, axe, following a run."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import pytest
+import synthetic
+import viewer_world
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect, sync_playwright
+from viewer_world import RUN
+
+from guiderail.envs import chromium
+from guiderail.report import page as pages
+from guiderail.report.build import build
+from guiderail.report.data import load
+
+pytestmark = pytest.mark.browser
+expect.set_options(timeout=30_000)
+GROUP = "miniwob/click-button/7/0/v0"
+HOSTILE = f"{RUN}/miniwob/click-drag/7/0/v0/0/0"
+SFT, RL = (f"evaluate/grpo/seed0/miniwob/{c}/miniwob/click-button/7/0/0" for c in ("sft", "rl"))
+PATHS = {
+    "list": "/",
+    "episode": f"/episode?key={quote(f'{RUN}/{GROUP}/0/0', safe='')}",
+    "hostile": f"/episode?key={quote(HOSTILE, safe='')}",
+    "group": f"/group?run={quote(RUN, safe='')}&group={quote(GROUP, safe='')}",
+    "compare": f"/compare?a={quote(SFT, safe='')}&b={quote(RL, safe='')}",
+}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    root = tmp_path_factory.mktemp("web")
+    viewer_world.make(root / "results")
+    with viewer_world.Served(root / "results") as base, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium.find().path, args=["--no-sandbox"])
+        yield SimpleNamespace(root=root, base=base, browser=browser)
+        browser.close()
+
+
+@pytest.fixture
+def view(web):
+    context = web.browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    tab.set_default_timeout(30_000)
+    wrong: list[str] = []
+    tab.on("pageerror", lambda e: wrong.append(str(e)))
+    tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
+
+    def go(path):
+        tab.goto(web.base + path)
+        tab.wait_for_selector("body[data-ready]")
+        return tab
+
+    yield SimpleNamespace(tab=tab, go=go, wrong=wrong)
+    assert wrong == []
+    context.close()
+
+
+def serious(tab):
+    """axe's serious and critical findings, in short."""
+    found = Axe().run(tab, options={"resultTypes": ["violations"]}).response["violations"]
+    return [(v["id"], v["nodes"][0]["html"][:160]) for v in found if v["impact"] in ("serious", "critical")]
+
+
+def test_filters_live_in_the_address_and_back_goes_back(view):
+    tab = view.go("/")
+    assert tab.locator("tbody tr").count() == 10
+    tab.get_by_label("rollout").check()
+    expect(tab.locator("tbody tr")).to_have_count(5)
+    tab.keyboard.press("/")
+    tab.keyboard.type("hello")
+    expect(tab.locator("tbody tr")).to_have_count(3)
+    expect(tab).to_have_url(re.compile("kind=rollout&q=hello$"))
+    assert tab.evaluate("document.activeElement.id") == "search"  # typing goes on after the list has changed
+    tab.reload()
+    expect(tab.locator("tbody tr")).to_have_count(3)
+    assert tab.input_value("#search") == "hello"
+    tab.go_back()
+    expect(tab.locator("tbody tr")).to_have_count(5)
+
+
+def test_keys(view):
+    tab = view.go("/?kind=rollout&template=click-button&sort=task")
+    tab.keyboard.press("j")
+    tab.keyboard.press("j")
+    tab.keyboard.press("k")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".strip")
+    first = tab.url
+    tab.keyboard.press("j")
+    expect(tab).not_to_have_url(first)
+    tab.wait_for_selector(".strip")
+    assert tab.locator(".thumb[aria-current]").inner_text().strip().startswith("1")
+    tab.keyboard.press("ArrowRight")
+    assert "step=2" in tab.url
+    tab.keyboard.press("?")
+    assert tab.locator("dialog").is_visible()
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("g")
+    tab.wait_for_selector("table.siblings")
+    tab.keyboard.press("u")
+    tab.wait_for_selector("table.episodes")
+    assert "template=click-button" in tab.url
+
+
+def test_a_step_shows_its_action_tokens_and_reasons(view):
+    tab = view.go(PATHS["episode"])
+    ring = tab.locator(".stage .ring").bounding_box()
+    frame = tab.locator(".stage img").bounding_box()
+    middle = (ring["x"] + ring["width"] / 2 - frame["x"]) / frame["width"]
+    assert middle == pytest.approx(0.25, abs=0.01)
+    assert tab.locator(".token").count() == 3 and tab.locator(".token .bar").count() == 6  # sampling and training
+    assert "guiderail replay rl/grpo/seed0/" in tab.inner_text(".command code >> nth=0")
+    tab = view.go(f"/episode?key={quote(f'{RUN}/{GROUP}/1/0', safe='')}&step=2")
+    assert tab.locator(".stage line.path").count() == 1
+    tab.keyboard.press("ArrowRight")
+    assert "hello world" in tab.inner_text(".stage .typed")
+    tab.keyboard.press("ArrowRight")
+    assert "no call in the text" in tab.inner_text(".stage .problem")
+    assert "not recorded" in tab.inner_text(".stage")
+
+
+def test_the_first_difference_is_marked(view):
+    tab = view.go(PATHS["compare"])
+    assert tab.locator(".pair.parts").count() == 1
+    assert "Step 2" in tab.inner_text(".pair.parts h2") and "one of them has ended" in tab.inner_text(".flag")
+
+
+def test_hostile_text_is_shown_and_does_nothing(view):
+    tab = view.go(PATHS["hostile"])
+    assert tab.evaluate("window.owned") is None and tab.locator("main script, main img[onerror]").count() == 0
+    assert "<script>window.owned=1</script>" in tab.inner_text("h1")
+    assert "\u202e" not in tab.inner_text("body") and "⟨U+202E⟩" in tab.inner_text("h1")
+    assert len(tab.inner_text(".stage pre >> nth=0")) < 4000  # the rest of 20,000 characters waits
+    tab.get_by_role("button", name="Show all").first.click()
+    assert len(tab.inner_text(".stage pre >> nth=0")) > 20_000
+    assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_serious_and_nothing_sticks_out(view, scheme, width):
+    view.tab.emulate_media(color_scheme=scheme)
+    view.tab.set_viewport_size({"width": width, "height": 860})
+    for name, path in PATHS.items():
+        tab = view.go(path)
+        assert serious(tab) == [], (name, scheme, width)
+        assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
+
+
+def test_it_follows_a_run(web, view):
+    tab = view.go("/?template=click-new")
+    assert "Nothing matches" in tab.inner_text(".empty")
+    viewer_world.more(web.root / "results", 5)
+    tab.wait_for_selector("tbody tr")
+    assert tab.locator("tbody tr").count() == 1
+
+
+def test_the_report_reads_well(web, tmp_path):
+    params = synthetic.make(tmp_path / "results", instances=2)
+    data = load(params, tmp_path / "results")
+    (tmp_path / "out").mkdir()
+    summary, sections = build(data, tmp_path / "out")
+    pages.write_html(tmp_path / "out/index.html", "Report", data, summary, sections)
+    for width in (1280, 390):
+        tab = web.browser.new_page(viewport={"width": width, "height": 860})
+        tab.goto((tmp_path / "out/index.html").as_uri())
+        assert serious(tab) == [], width
+        assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        shown = tab.locator(".strip:visible").count()
+        tab.get_by_role("button", name="Failures").click()
+        assert 0 < tab.locator(".strip:visible").count() < shown
+        tab.close()
