@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from guiderail.actions.types import Action, Click, Wait
+from guiderail.actions.types import Action, Click, Finish, Wait
 from guiderail.tasks.experts.scene import GRID, snap
 from guiderail.tasks.splits import derive
-from guiderail.tasks.suites import get_suite
+from guiderail.tasks.suites import get_suite, open_ended
 from guiderail.tasks.types import TaskSpec
 
 SPARES = 3
@@ -83,6 +83,8 @@ async def run_expert(env: Screen, task: TaskSpec, grid: float = GRID) -> dict[st
         actions.append(snap(decision[0], grid))
         thoughts.append(decision[1])
         result = await env.step(actions[-1])
+        if isinstance(actions[-1], Finish):
+            break
     success, reward = await _judge(env, task, result.done)
     return {
         "success": success,
@@ -147,6 +149,6 @@ async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -
 
 
 async def _judge(env: Screen, task: TaskSpec, done: bool) -> tuple[bool, float]:
-    """Success needs an episode that the page ended, with at least the task's threshold."""
+    """Success needs at least the task's threshold, and, where pages end episodes, that the page has done so."""
     reward = await env.evaluate()
-    return done and reward >= task.threshold, reward
+    return (done or open_ended(task.suite)) and reward >= task.threshold, reward

@@ -11,16 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guiderail.params import ParamError, Provision
+from guiderail.tasks.desktop.suite import TEMPLATES as DESKTOP
 from guiderail.tasks.miniwob import TEMPLATES
 from guiderail.tasks.template import Template
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Templates under one name; those flagged `heldout` are kept out of training by default."""
+    """Templates under one name; those flagged `heldout` are kept out of training by default.
+
+    open_ended: the screen never ends an episode by itself. The agent does, with a Finish, or its steps are used up; in
+    both cases the judge looks at what is there. A Finish(failure) is right where the task cannot be done.
+    """
 
     name: str
     templates: Mapping[str, Template]
+    open_ended: bool = False
 
     @property
     def train(self) -> tuple[str, ...]:
@@ -38,7 +44,10 @@ class Suite:
         return min(len(t.wordings) for t in self.templates.values())
 
 
-SUITES: dict[str, Suite] = {"miniwob": Suite("miniwob", TEMPLATES)}
+SUITES: dict[str, Suite] = {
+    "miniwob": Suite("miniwob", TEMPLATES),
+    "desktop": Suite("desktop", DESKTOP, open_ended=True),
+}
 """All suites by name."""
 
 
@@ -47,6 +56,11 @@ def get_suite(name: str) -> Suite:
     if name not in SUITES:
         raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, SUITES)}")
     return SUITES[name]
+
+
+def open_ended(suite: str) -> bool:
+    """Whether episodes of the suite called `suite` are ended by the agent; False for a suite that is not listed."""
+    return suite in SUITES and SUITES[suite].open_ended
 
 
 def choose(params: Provision) -> tuple[Suite, tuple[str, ...], tuple[str, ...]]:
