@@ -18,6 +18,7 @@ FLOORS = [
         "algorithms",
         "params",
         "params_cloud",
+        "params_desktop",
         "services",
         "tracking",
         "tracking_mlflow",

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_desktop import Desktop
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -96,7 +97,7 @@ class Prompt(Section):
 class Env(Section):
     """The environment pool."""
 
-    provider: Literal["local_browser", "docker", "aws", "volcengine", "aliyun"] = "local_browser"
+    provider: Literal["local_browser", "local_desktop", "docker", "aws", "volcengine", "aliyun"] = "local_browser"
     slots: int = Field(32, ge=1, le=1024, description="Pages in parallel.")
     browser: str = Field("", description="Path of a Chromium; empty = find one.")
     step_ms: int = Field(300, ge=0, le=60_000, description="Virtual milliseconds a page lives after an action.")
@@ -106,6 +107,7 @@ class Env(Section):
         3, ge=0, le=100, description="Re-samples of an episode after an infrastructure error."
     )
     cloud: Cloud = Cloud()
+    desktop: Desktop = Desktop()
 
 
 class Provision(Section):

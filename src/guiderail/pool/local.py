@@ -51,6 +51,7 @@ def env_pool(
     cmd += ["--gui-rl", "off", "--owner", owner]
     cmd += ["--browser", env.browser] if env.browser else []
     cmd += cloud_options(env) if env.provider in CLOUDS else []
+    cmd += ["--desktop", env.desktop.model_dump_json()] if (provider or env.provider) == "local_desktop" else []
     ready = "http://127.0.0.1:{port}/healthz"
     for last in (False, False, True):
         with ExitStack() as stack:

@@ -14,6 +14,7 @@ from guiderail.pool.providers.base import Provider
 
 if TYPE_CHECKING:
     from guiderail.params_cloud import Cloud
+    from guiderail.params_desktop import Desktop
 
 
 def add_machine_options(p: argparse.ArgumentParser) -> None:
@@ -25,6 +26,7 @@ def add_machine_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--vm-root", default="", metavar="DIR", help="provider process: the folder that is its cloud")
     p.add_argument("--cloud", default="", metavar="FILE", help="cloud providers: a params.yaml, or env.cloud as JSON")
+    p.add_argument("--desktop", default="", metavar="FILE", help="local_desktop: a params.yaml, or env.desktop as JSON")
 
 
 def command_options(p: argparse.ArgumentParser) -> None:
@@ -54,7 +56,16 @@ def provider_of(a: argparse.Namespace) -> Provider:
         root=a.vm_root,
         boot_s=getattr(a, "boot_s", 0.0),
         cloud=cloud_of(a.cloud) if a.cloud else None,
+        desktop=desktop_of(a.desktop) if a.desktop else None,
     )
+
+
+def desktop_of(text: str) -> Desktop:
+    """`--desktop`. Raises ValueError, ParamError."""
+    from guiderail.params import load
+    from guiderail.params_desktop import Desktop
+
+    return Desktop.model_validate_json(text) if text.lstrip().startswith("{") else load(text).env.desktop
 
 
 def cloud_of(text: str) -> Cloud:

@@ -10,10 +10,11 @@ from guiderail.pool.providers.base import Provider
 
 if TYPE_CHECKING:
     from guiderail.params_cloud import Cloud
+    from guiderail.params_desktop import Desktop
     from guiderail.pool.providers.cloud import CloudProvider
 
 CLOUD_NAMES = ("docker", "aws", "volcengine", "aliyun")  # keys of params_cloud.CLOUDS
-NAMES = ("local_browser", "noop", "process", *CLOUD_NAMES)
+NAMES = ("local_browser", "local_desktop", "noop", "process", *CLOUD_NAMES)
 PAGES_PER_BROWSER = 8  # 16 pages: 85 steps per CPU second with one browser, 104 with two (pages of one draw in turn)
 
 
@@ -33,17 +34,20 @@ def make_provider(
     root: str = "",
     boot_s: float = 0.0,
     cloud: Cloud | None = None,
+    desktop: Desktop | None = None,
 ) -> Provider:
     """The provider called `name` for `slots` machines; imports only that one. Raises ValueError.
 
     `root` (process): folder that stands for the cloud; `boot_s` (noop, process): how long a machine boots; `cloud`
-    (docker, aws, volcengine, aliyun): what its machines are.
+    (docker, aws, volcengine, aliyun): what its machines are; `desktop` (local_desktop): what its desktops are.
     """
     if name == "local_browser":
         from guiderail.pool.providers.local_browser import LocalBrowserProvider
 
         count = browsers or browsers_for(slots, os.cpu_count() or 1)
         return LocalBrowserProvider(browser, step_ms=step_ms, call_timeout_s=call_timeout_s, browsers=count)
+    if name == "local_desktop":
+        return make_desktop(desktop, call_timeout_s)
     if name == "noop":
         from guiderail.pool.providers.noop import NoopProvider
 
@@ -59,6 +63,19 @@ def make_provider(
             raise ValueError(f"provider {name} needs env.cloud of params.yaml (--cloud)")
         return make_cloud(name, cloud)
     raise ValueError(f"unknown provider {name!r}; known: {', '.join(NAMES)}")
+
+
+def make_desktop(desktop: Desktop | None, call_timeout_s: float) -> Provider:
+    """The provider local_desktop; without `desktop`, with the defaults of params.yaml."""
+    from guiderail.params_desktop import Desktop
+    from guiderail.pool.providers.local_desktop import LocalDesktopProvider
+    from guiderail.pool.vm.sandbox import Limits
+    from guiderail.pool.vm.settle import Rule
+
+    d = desktop or Desktop()
+    limits = Limits(d.memory_mb, d.home_mb, d.tmp_mb, d.processes)
+    rule = Rule(d.quiet_ms / 1000, d.settle_s)
+    return LocalDesktopProvider(size=(d.width, d.height), limits=limits, rule=rule, call_timeout_s=call_timeout_s)
 
 
 def make_cloud(name: str, cloud: Cloud) -> CloudProvider:

@@ -1,0 +1,120 @@
+"""A desktop as an environment: any machine that speaks OSWorld's VM-side protocol, ours or a stock image.
+
+What a task is (instruction, setup, judge) comes from a book of desktop tasks by the task's suite (`desktop_tasks`).
+Guarantees: a setup that fails is an InfraError, never a failure of the agent; an env that failed half way, or was
+cancelled there, is broken for good; frames are PNG; the step's info says whether the screen settled and what it took.
+Finish and Answer do nothing to the screen: they are kept for the judge (`Said`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from guiderail.actions.types import Action, Finish, Nav
+from guiderail.envs.accessibility import elements
+from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, find
+from guiderail.envs.machine import Machine, Refusal, Seen
+from guiderail.envs.types import InfraError, Observation, StepResult
+from guiderail.tasks.types import TaskSpec
+
+
+class DesktopEnv:
+    """Implements `Env` on `machine`. `fresh`: each reset restores the desktop (False: the pool hands it over clean)."""
+
+    def __init__(
+        self, machine: Machine, *, book: Book = find, call_timeout_s: float = 20.0, fresh: bool = True
+    ) -> None:
+        self.machine, self.book, self.fresh, self.call_timeout_s = machine, book, fresh, call_timeout_s
+        self.broken = ""
+        self.task: DesktopTask | None = None
+        self.said = Said()
+        self._step = 0
+        self._last: Observation | None = None
+
+    async def reset(self, task: TaskSpec) -> StepResult:
+        """Start `task`: fresh desktop, its setup, first look.
+
+        Raises ValueError, with nothing done, for a task that no book knows; InfraError when the setup fails.
+        """
+        chosen = self.book(task)
+        async with self._call(f"reset {task.id}", self.call_timeout_s + chosen.setup_s):
+            began = time.perf_counter()
+            if self.fresh:
+                await self.machine.reset()
+            try:
+                await chosen.setup(self.machine)
+            except (Refusal, OSError, ValueError) as e:
+                raise InfraError(f"setup of {task.id} failed: {e}", "crash") from e
+            self.task, self.said, self._step = chosen, Said(), 0
+            seen = await self.machine.look()
+            return self._result(seen, {"reset_ms": round(1000 * (time.perf_counter() - began), 1)})
+
+    async def step(self, action: Action) -> StepResult:
+        """Do `action`, wait until the screen has settled, look.
+
+        Raises ValueError, with nothing done, for an action that means nothing here; InfraError.
+        """
+        if self.task is None:
+            raise ValueError("step before reset")
+        if isinstance(action, Nav):
+            raise ValueError("a desktop has no navigation buttons")
+        async with self._call(f"step {type(action).__name__}", 2 * self.call_timeout_s + getattr(action, "seconds", 0)):
+            seen = await self.machine.act(action)
+            self._step += 1
+            self.said = self.said.heard(action)
+            return self._result(seen, {}, done=isinstance(action, Finish))
+
+    async def observe(self) -> StepResult:
+        """The screen now; the step count stays."""
+        if self.task is None:
+            raise ValueError("observe before reset")
+        async with self._call("observe", self.call_timeout_s):
+            return self._result(await self.machine.look(settle=False), {})
+
+    async def evaluate(self) -> float:
+        """The judge's number for the present state. What the judge raises is raised on, InfraError too."""
+        if self.task is None:
+            raise ValueError("evaluate before reset")
+        async with self._call("evaluate", self.call_timeout_s + self.task.judge_s, breaks=False):
+            return float(await self.task.judge(self.machine, self.said))
+
+    async def oracle(self) -> list[dict[str, Any]]:
+        """What the accessibility tree shows on the screen, in document order (see `accessibility.elements`)."""
+        async with self._call("oracle", self.call_timeout_s + 30.0):
+            return elements(await self.machine.accessibility(), *self.machine.size)
+
+    async def close(self) -> None:
+        """Drop the connection. Idempotent."""
+        self.broken = self.broken or "closed"
+        await self.machine.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _result(self, seen: Seen, info: dict[str, Any], done: bool = False) -> StepResult:
+        assert self.task is not None
+        width, height = self.machine.size
+        digest = hashlib.sha256(seen.png).hexdigest()
+        observation = Observation(digest, width, height, self.task.instruction, self._step, seen.png)
+        return StepResult(observation, done, 0.0, {**seen.info, **info})
+
+    @contextlib.asynccontextmanager
+    async def _call(self, what: str, limit_s: float, breaks: bool = True) -> AsyncGenerator[None, None]:
+        """A deadline around one call."""
+        if self.broken:
+            raise InfraError(f"{what}: this desktop is {self.broken}", "crash")
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except ValueError:
+            raise
+        except TimeoutError as e:
+            self.broken = f"broken by {what}, which took too long"
+            raise InfraError(f"{what}: not done within {limit_s:g} s", "timeout") from e
+        except BaseException as e:
+            if breaks or isinstance(e, InfraError | asyncio.CancelledError):
+                self.broken = f"broken by {what}: {type(e).__name__}: {e}"
+            raise

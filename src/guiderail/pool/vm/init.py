@@ -1,0 +1,180 @@
+"""The first process inside a slot's sandbox: starts programs on order, and cleans up after them.
+
+Runs as `/usr/bin/python3 -I -S init.py FD`, standard library only. Process 1 of its pid namespace, so nothing inside
+can signal it to death (a handler-less signal to process 1 from within is dropped, SIGKILL too); not dumpable, so
+nothing inside can trace it or reach its descriptors; the orders come over a socket that no program inherits. When the
+socket closes it ends, and the kernel ends everything inside with it.
+Orders are JSON messages on a SOCK_SEQPACKET socket: spawn (with descriptors 0, 1, 2), kill (a process or its group), fresh
+(kill everything, empty the writable folders, lay out the home). Replies carry the order's id; ends of programs come
+as {"exit": pid, "status": code}.
+"""
+
+import array
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+
+PR_SET_DUMPABLE = 4
+MESSAGE = 1 << 20
+
+
+def spawn(order, fds):
+    """Fork and exec; returns the pid. Raises OSError when the program does not start."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for target, fd in enumerate(fds):
+                os.dup2(fd, target)
+            os.closerange(3, write_end)
+            os.closerange(write_end + 1, 4096)
+            for name, value in order["limits"].items():
+                kind = getattr(resource, name)
+                hard = resource.getrlimit(kind)[1]
+                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+                resource.setrlimit(kind, (value, value))
+            signal.set_wakeup_fd(-1)
+            for s in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(s, signal.SIG_DFL)
+            os.chdir(order["cwd"])
+            os.execvpe(order["argv"][0], order["argv"], order["env"])
+        except BaseException as e:
+            os.write(write_end, json.dumps([getattr(e, "errno", 0) or 0, str(e)]).encode())
+        os._exit(127)
+    os.close(write_end)
+    with open(read_end, "rb") as f:
+        said = f.read()
+    if said:
+        os.waitpid(pid, 0)
+        number, text = json.loads(said)
+        raise OSError(number, text)
+    return pid
+
+
+def reap(tell):
+    """Collect programs that have ended."""
+    while True:
+        try:
+            pid, raw = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        tell({"exit": pid, "status": os.waitstatus_to_exitcode(raw)})
+
+
+def kill_all(tell, limit_s=5.0):
+    """Kill every process inside but this one."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        if not reap(tell):
+            return
+        time.sleep(0.002)
+    raise OSError(0, "a process does not die")
+
+
+def empty(folder, keep):
+    """Remove what is in a folder, but not `keep`."""
+    for entry in os.scandir(folder):
+        if entry.path in keep:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry.path, 0o700)
+            shutil.rmtree(entry.path, onerror=forced)
+        else:
+            os.unlink(entry.path)
+
+
+def forced(function, path, info):
+    """A folder that was made unreadable is no hiding place."""
+    os.chmod(os.path.dirname(path), 0o700)
+    with contextlib.suppress(OSError):
+        os.chmod(path, 0o700)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def lay_out(layout):
+    """Make folders and files: {"empty": [...], "keep": [...], "folders": {path: mode}, "files": {path: text}}."""
+    for folder in layout["empty"]:
+        with contextlib.suppress(FileNotFoundError):
+            empty(folder, layout["keep"])
+    for folder, mode in layout["folders"].items():
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, mode)
+    for path, text in layout["files"].items():
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+
+def obey(order, fds, tell):
+    """Carry out one order; returns its reply."""
+    try:
+        if order["do"] == "spawn":
+            return {"pid": spawn(order, fds)}
+        if order["do"] == "kill":
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if order["group"] else os.kill)(order["pid"], signal.SIGKILL)
+            return {}
+        if order["do"] == "fresh":
+            kill_all(tell)
+            lay_out(order["layout"])
+            return {}
+        return {"error": f"unknown order {order['do']!r}", "errno": 0}
+    except OSError as e:
+        return {"error": str(e), "errno": e.errno or 0}
+
+
+def main(fd):
+    """Serve until the socket closes."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
+        f.write("500")  # programs go first when memory ends, not who looks after them
+    sock = socket.socket(fileno=fd)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def tell(message):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.send(json.dumps(message).encode())
+
+    tell({"ready": os.getpid()})
+    while True:
+        ready, _, _ = select.select([sock, woken], [], [])
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            reap(tell)
+        if sock in ready:
+            data, ancillary, _, _ = sock.recvmsg(MESSAGE, socket.CMSG_SPACE(12))
+            if not data:
+                return 0
+            fds = array.array("i")
+            for _, _, raw in ancillary:
+                fds.frombytes(raw[: len(raw) // 4 * 4])
+            order = json.loads(data)
+            reply = obey(order, list(fds), tell)
+            for number in fds:
+                os.close(number)
+            tell({"id": order["id"], **reply})
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

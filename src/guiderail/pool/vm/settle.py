@@ -1,0 +1,73 @@
+"""When has the screen settled? A rule in place of a sleep.
+
+The screen has settled when, in this order: the active window answered a ping sent after the input (it has read it), no
+pixel changed for `quiet_s`, and in that time the programs neither wanted the processor nor used more than a trifle of
+it. If another window has become active meanwhile, it is asked too. Pixels alone do not suffice: an office program
+draws its window, pauses, and then is ready; a starting program shows nothing for long.
+Guarantees: returns within `limit_s` (plus one look), and says whether it settled. Knows nothing of what was done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+LOOK_S = 0.012
+TRIFLE = 0.25  # share of the quiet time that programs may compute (blinking cursors, timers)
+
+
+class Work(Protocol):
+    """What the programs are doing."""
+
+    def work(self) -> tuple[bool, float]:
+        """(whether one wants the processor now, seconds of it that all have used so far)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`quiet_s`: how long nothing may happen; `limit_s`: when waiting ends anyway."""
+
+    quiet_s: float = 0.06
+    limit_s: float = 3.0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What was seen: `ok` False when the limit came first; times in milliseconds."""
+
+    ok: bool
+    frame: bytes
+    ping_ms: float
+    total_ms: float
+
+
+def settle(
+    rule: Rule, grab: Callable[[], bytes], programs: Work, active: Callable[[], int], ping: Callable[[int], bool]
+) -> Settled:
+    """Wait by the rule. `grab()`: the pixels; `active()`: the active window; `ping(window)`: it has read its events."""
+    start = time.monotonic()
+    end = start + rule.limit_s
+    asked = active()
+    if asked:
+        ping(asked)
+    ping_ms = 1000 * (time.monotonic() - start)
+    frame, since = grab(), time.monotonic()
+    _, used = programs.work()
+    while True:
+        time.sleep(LOOK_S)
+        seen, now = grab(), time.monotonic()
+        wants, total = programs.work()
+        if seen != frame or wants or total - used > max(TRIFLE * rule.quiet_s, 0.02):
+            frame, since, used = seen, now, total
+        elif now - since >= rule.quiet_s:
+            there = active()
+            if there in (0, asked):
+                return Settled(True, frame, ping_ms, 1000 * (now - start))
+            asked = there
+            ping(there)
+            since, used = time.monotonic(), programs.work()[1]
+        if now > end:
+            return Settled(False, seen, ping_ms, 1000 * (now - start))
