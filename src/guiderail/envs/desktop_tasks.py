@@ -76,7 +76,7 @@ def blank(task: TaskSpec) -> DesktopTask:
     return Blank()
 
 
-BOOKS: dict[str, Book | str] = {"blank": blank}
+BOOKS: dict[str, Book | str] = {"blank": blank, "desktop": "guiderail.envs.osworld_book:desktop_book"}
 
 
 def find(task: TaskSpec) -> DesktopTask:

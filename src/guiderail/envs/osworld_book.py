@@ -29,6 +29,7 @@ from guiderail.tasks.types import TaskSpec
 
 CACHE = Path(os.environ.get("GUIDERAIL_ASSETS") or Path.home() / ".cache" / "guiderail" / "assets")
 LIMITS = judging.Limits(seconds=30)
+SETUP_WINDOW_S, JUDGE_WINDOW_S = 20.0, 1.0
 
 
 class MachineGuest:
@@ -125,11 +126,10 @@ class OsworldDesktopTask:
         self._end = weakref.finalize(self, shutil.rmtree, self._scratch, True)
         self._before: dict[str, Any] = {}
 
-    def _place(self, machine: Machine) -> Place:
+    def _place(self, machine: Machine, window_s: float) -> Place:
         width, height = machine.size
-        return Place(
-            MachineGuest(machine), self.assets, self._scratch / "steps", self._scratch / "files", width, height
-        )
+        steps, files = self._scratch / "steps", self._scratch / "files"
+        return Place(MachineGuest(machine), self.assets, steps, files, width, height, window_s=window_s)
 
     async def setup(self, machine: Machine) -> None:
         """Do the setup steps. Raises InfraError."""
@@ -139,7 +139,7 @@ class OsworldDesktopTask:
             target.write_bytes(data)
         (self._scratch / "steps").mkdir(exist_ok=True)
         try:
-            self.notes = await run_steps(self.task.config, self._place(machine), strict=self.strict)
+            self.notes = await run_steps(self.task.config, self._place(machine, SETUP_WINDOW_S), strict=self.strict)
             self._before = await machine.tree()
         except (SetupError, Refusal) as e:
             raise InfraError(f"{self.task.id}: setup: {e}", "crash") from e
@@ -149,7 +149,7 @@ class OsworldDesktopTask:
         claim = cast(Literal["success", "failure", ""], said.claim)
         guest = MachineGuest(machine)
         try:
-            await run_steps(self.task.postconfig, self._place(machine), strict=False)
+            await run_steps(self.task.postconfig, self._place(machine, JUDGE_WINDOW_S), strict=False)
             return await judging.judge(self.task, guest, self.assets, self._scratch, claim, LIMITS)
         except judging.JudgeError as e:
             raise JudgeError(str(e)) from e

@@ -131,14 +131,15 @@ async def record(
 
 async def demonstrate(env: RemoteEnv, task: TaskSpec, grid: float) -> Demo:
     """One episode of the expert on `task`."""
-    expert = get_suite(task.suite).templates[task.template].expert
+    template = get_suite(task.suite).templates[task.template]
     result = await env.reset(task)
     instruction = result.observation.instruction
     steps: list[dict[str, Any]] = []
     frames: dict[str, bytes] = {}
     history: list[Action] = []
     while not result.done and len(history) < task.max_steps:
-        decision = expert(await env.oracle(), instruction, len(history), history)
+        scene = await env.oracle() if template.looks(len(history)) else []
+        decision = template.expert(scene, instruction, len(history), history)
         if decision is None:
             break
         action, thought = snap(decision[0], grid), decision[1]

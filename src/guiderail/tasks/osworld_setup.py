@@ -8,6 +8,7 @@ a step. A command's stdout lands in the lease's scratch folder when the step ask
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,7 @@ from guiderail.tasks.osworld import Step
 HOME = "/home/user"
 UNTIL_TRIES = 20
 UNTIL_PAUSE_S = 0.5
+WINDOW_PAUSE_S = 0.1
 
 
 class SetupError(RuntimeError):
@@ -28,7 +30,10 @@ class SetupError(RuntimeError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where steps run: the guest, its screen, our cache, and the folders for outputs and for the task's own files."""
+    """Where steps run: the guest, its screen, our cache, and the folders for outputs and for the task's own files.
+
+    window_s: how long to wait for a window that a step wants and that is not there (yet).
+    """
 
     guest: Guest
     assets: AssetCache
@@ -37,6 +42,7 @@ class Place:
     width: int
     height: int
     password: str = "password"
+    window_s: float = 0.0
 
 
 async def run_steps(steps: Sequence[Step], place: Place, *, strict: bool) -> list[str]:
@@ -69,16 +75,26 @@ async def _do(step: Step, place: Place) -> None:
             await _execute(p, place)
         case "open":
             await guest.open(in_guest(p["path"]))
-        case "activate_window":
-            await guest.window("activate", p["window_name"], bool(p.get("strict")), bool(p.get("by_class")))
-        case "close_window":
-            await guest.window("close", p["window_name"], bool(p.get("strict")), bool(p.get("by_class")))
+        case "activate_window" | "close_window":
+            await _window(step.type.partition("_")[0], p, place)
         case "change_wallpaper":
             await guest.wallpaper(in_guest(p["path"]))
         case "sleep":
             await asyncio.sleep(p["seconds"])
         case other:
             raise SetupError(f"{other} is not implemented here")
+
+
+async def _window(verb: str, p: dict[str, Any], place: Place) -> None:
+    """Activate or close a window, once it is there."""
+    end = time.monotonic() + place.window_s
+    while True:
+        try:
+            return await place.guest.window(verb, p["window_name"], bool(p.get("strict")), bool(p.get("by_class")))
+        except GuestError:
+            if time.monotonic() >= end:
+                raise
+        await asyncio.sleep(WINDOW_PAUSE_S)
 
 
 async def _execute(p: dict[str, Any], place: Place) -> None:

@@ -77,7 +77,8 @@ async def run_expert(env: Screen, task: TaskSpec, grid: float = GRID) -> dict[st
     actions: list[Action] = []
     thoughts: list[str] = []
     while not result.done and len(actions) < task.max_steps:
-        decision = template.expert(await env.oracle(), instruction, len(actions), actions)
+        scene = await env.oracle() if template.looks(len(actions)) else []
+        decision = template.expert(scene, instruction, len(actions), actions)
         if decision is None:
             break
         actions.append(snap(decision[0], grid))

@@ -13,8 +13,8 @@ NOISE = (".cache", ".dbus", ".config/dconf", ".config/pulse", ".config/gtk-", ".
          ".config/libfm", ".config/pcmanfm", ".config/galculator", ".config/ristretto", ".config/libreoffice",
          ".local/share/gvfs-metadata", ".local/share/recently-used", ".local/share/Mousepad", ".local/share/xfce4",
          ".local/share/ristretto", ".thumbnails", ".xsession-errors", ".ICEauthority", ".Xauthority",
-         ".bash_history")  # fmt: skip
-"""Beginnings of paths that programs write for themselves."""
+         ".bash_history", ".local/share/Trash")  # fmt: skip
+"""Beginnings of paths that programs write for themselves (what lies in the trash is told as removed)."""
 
 
 class Entry(Protocol):

@@ -56,6 +56,11 @@ class Template:
         self.check_wording(wording)
         return instruction if wording == 0 else self.wordings[wording].format(**self.read(instruction))
 
+    def looks(self, step: int) -> bool:
+        """Whether the expert needs the scene for its action number `step` (a script that types blindly does not)."""
+        ask = getattr(self.policy, "looks", None)
+        return True if ask is None else bool(ask(step))
+
     def expert(
         self, oracle: Sequence[Mapping[str, Any]], instruction: str, step: int, history: Sequence[Action] = ()
     ) -> Decision | None:

@@ -7,51 +7,56 @@ a miss, never a blind click; the last move is always a Finish. Thoughts have the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from guiderail.actions.types import Action, Click, Finish, Key, Type
 from guiderail.tasks.experts.scene import Decision, Facts, Node, Policy, Scene, reading_order
 
-Move = Callable[[Scene, Facts], Decision | None]
+Do = Callable[[Scene, Facts], Decision | None]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One move: what it does; `looks`: whether it needs the scene (reading it costs a second)."""
+
+    do: Do
+    looks: bool = False
 
 
 def key(*keys: str) -> Move:
     """Press a chord."""
-    return lambda scene, facts: (Key(keys), f"press {'+'.join(keys)}")
+    return Move(lambda scene, facts: (Key(keys), f"press {'+'.join(keys)}"))
 
 
 def text(form: str) -> Move:
     """Type `form` with the instruction's facts filled in."""
 
-    def move(scene: Scene, facts: Facts) -> Decision:
+    def do(scene: Scene, facts: Facts) -> Decision:
         written = form.format_map(facts)
         return Type(written), f'type "{" ".join(written.split())}"'
 
-    return move
+    return Move(do)
 
 
-def work_out(form: str) -> Move:
-    """Type the result of `form`, e.g. "{a}+{b}" (whole numbers, one of + - *)."""
+def total() -> Move:
+    """Type the sum of facts["a"] and facts["b"]."""
 
-    def move(scene: Scene, facts: Facts) -> Decision:
-        a, b = int(facts["a"]), int(facts["b"])
-        written = str({"+": a + b, "-": a - b, "*": a * b}[form])
+    def do(scene: Scene, facts: Facts) -> Decision:
+        written = str(int(facts["a"]) + int(facts["b"]))
         return Type(written), f'type "{written}"'
 
-    return move
+    return Move(do)
 
 
 def click(name: str, *roles: str, count: int = 1) -> Move:
     """Click what is called `name` (facts filled in), of one of `roles`."""
 
-    def move(scene: Scene, facts: Facts) -> Decision | None:
+    def do(scene: Scene, facts: Facts) -> Decision | None:
         wanted = name.format_map(facts)
         nodes = scene.find(*roles, text=wanted)
-        if not nodes:
-            return None
-        node = _front(nodes)
-        return Click(*node.centre, count=count), f'click "{wanted}"'
+        return (Click(*_front(nodes).centre, count=count), f'click "{wanted}"') if nodes else None
 
-    return move
+    return Move(do, looks=True)
 
 
 def _front(nodes: Sequence[Node]) -> Node:
@@ -60,23 +65,28 @@ def _front(nodes: Sequence[Node]) -> Node:
     return reading_order([n for n in nodes if n.w * n.h <= smallest * 1.01])[0]
 
 
-def done(scene: Scene, facts: Facts) -> Decision:
-    """Say that the task is done."""
-    return Finish("success"), "done"
+DONE = Move(lambda scene, facts: (Finish("success"), "done"))
+CANNOT = Move(lambda scene, facts: (Finish("failure"), "this cannot be done"))
 
 
-def cannot(scene: Scene, facts: Facts) -> Decision:
-    """Say that the task cannot be done."""
-    return Finish("failure"), "this cannot be done"
+@dataclass(frozen=True)
+class Script:
+    """A policy that does `moves` one after the other."""
+
+    moves: tuple[Move, ...]
+
+    def __call__(self, scene: Scene, facts: Facts, history: Sequence[Action]) -> Decision | None:
+        """The next move; None when there is none left, or its target is not on the screen."""
+        return self.moves[len(history)].do(scene, facts) if len(history) < len(self.moves) else None
+
+    def looks(self, step: int) -> bool:
+        """Whether move `step` needs the scene."""
+        return step < len(self.moves) and self.moves[step].looks
 
 
 def script(*moves: Move) -> Policy:
-    """A policy that does `moves` one after the other."""
-
-    def policy(scene: Scene, facts: Facts, history: Sequence[Action]) -> Decision | None:
-        return moves[len(history)](scene, facts) if len(history) < len(moves) else None
-
-    return policy
+    """The policy of `moves`."""
+    return Script(moves)
 
 
 SAVE = key("ctrl", "s")
@@ -85,35 +95,35 @@ ICON = ("icon", "table-cell", "list-item", "canvas")
 BUTTON = ("push-button", "button")
 
 EXPERTS: dict[str, Policy] = {
-    "editor-append": script(key("ctrl", "end"), text("{word}"), SAVE, done),
-    "editor-first-line": script(key("ctrl", "home"), text("{word}\n"), SAVE, done),
-    "editor-replace-all": script(key("ctrl", "a"), text("{word} {other}"), SAVE, done),
-    "editor-new-file": script(text("{word}"), SAVE, text("{name}.txt"), ENTER, done),
-    "editor-save-copy": script(key("ctrl", "shift", "s"), text("{name}"), ENTER, done),
+    "editor-append": script(key("ctrl", "end"), text("{word}"), SAVE, DONE),
+    "editor-first-line": script(key("ctrl", "home"), text("{word}\n"), SAVE, DONE),
+    "editor-replace-all": script(key("ctrl", "a"), text("{word} {other}"), SAVE, DONE),
+    "editor-new-file": script(text("{word}"), SAVE, text("{name}.txt"), click("Save", *BUTTON), DONE),
+    "editor-save-copy": script(key("ctrl", "shift", "s"), text("{name}"), ENTER, DONE),
     "editor-swap-word": script(
-        key("ctrl", "r"), text("lorem"), key("tab"), key("tab"), text("{word}"), click("Replace all in:", "check-box"),
-        click("Replace", *BUTTON), SAVE, done,
+        key("ctrl", "r"), text("lorem"), key("tab"), text("{word}"), click("Replace all in:", "check-box"),
+        click("Replace All", *BUTTON), click("Close", *BUTTON), SAVE, DONE,
     ),
-    "editor-delete-line": script(key("ctrl", "home"), key("shift", "down"), key("delete"), SAVE, done),
-    "editor-repeat-line": script(key("ctrl", "end"), text("{word}"), SAVE, done),
-    "editor-two-lines": script(key("ctrl", "end"), text("{word}\n{other}"), SAVE, done),
-    "editor-print": script(cannot),
-    "files-new-folder": script(key("ctrl", "shift", "n"), text("{name}"), ENTER, done),
-    "files-rename": script(click("{file}.txt", *ICON), key("f2"), text("{name}"), ENTER, done),
-    "files-delete": script(click("{file}.txt", *ICON), key("delete"), ENTER, done),
-    "files-copy": script(click("{file}.txt", *ICON), key("ctrl", "c"), click("archive", *ICON, count=2), key("ctrl", "v"), done),
-    "files-move": script(click("{file}.txt", *ICON), key("ctrl", "x"), click("archive", *ICON, count=2), key("ctrl", "v"), done),
-    "files-rename-folder": script(click("archive", *ICON), key("f2"), text("{name}"), ENTER, done),
-    "terminal-mkdir": script(text("mkdir {name}\n"), done),
-    "terminal-write": script(text("echo {word} > {name}\n"), done),
-    "terminal-copy": script(text("cp plan.txt {name}.txt\n"), done),
-    "terminal-remove": script(text("rm {file}.txt\n"), done),
-    "terminal-rename": script(text("mv plan.txt {name}.txt\n"), done),
-    "calc-add": script(text("{a}+{b}"), ENTER, done),
-    "calc-multiply": script(text("{a}*{b}"), ENTER, done),
-    "calc-subtract": script(text("{a}-{b}"), ENTER, done),
-    "calc-to-file": script(key("ctrl", "a"), work_out("+"), SAVE, done),
-    "viewer-save-copy": script(SAVE, text("{name}"), ENTER, done),
-    "viewer-delete": script(key("delete"), click("OK", *BUTTON), done),
+    "editor-delete-line": script(key("ctrl", "home"), key("shift", "down"), key("delete"), SAVE, DONE),
+    "editor-repeat-line": script(key("ctrl", "end"), text("{word}"), SAVE, DONE),
+    "editor-two-lines": script(key("ctrl", "end"), text("{word}\n{other}"), SAVE, DONE),
+    "editor-print": script(CANNOT),
+    "files-new-folder": script(key("ctrl", "shift", "n"), text("{name}"), ENTER, DONE),
+    "files-rename": script(click("{file}.txt", *ICON), key("f2"), text("{name}"), ENTER, DONE),
+    "files-delete": script(click("{file}.txt", *ICON), key("delete"), ENTER, DONE),
+    "files-copy": script(click("{file}.txt", *ICON), key("ctrl", "c"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE),
+    "files-move": script(click("{file}.txt", *ICON), key("ctrl", "x"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE),
+    "files-rename-folder": script(click("archive", *ICON), key("f2"), text("{name}"), ENTER, DONE),
+    "terminal-mkdir": script(text("mkdir {name}\n"), DONE),
+    "terminal-write": script(text("echo {word} > {name}\n"), DONE),
+    "terminal-copy": script(text("cp plan.txt {name}.txt\n"), DONE),
+    "terminal-remove": script(text("rm {file}.txt\n"), DONE),
+    "terminal-rename": script(text("mv plan.txt {name}.txt\n"), DONE),
+    "calc-add": script(text("{a}"), click("+", *BUTTON), text("{b}"), ENTER, DONE),
+    "calc-multiply": script(text("{a}"), click("*", *BUTTON), text("{b}"), ENTER, DONE),
+    "calc-subtract": script(text("{a}"), click("-", *BUTTON), text("{b}"), ENTER, DONE),
+    "calc-to-file": script(key("ctrl", "a"), total(), SAVE, DONE),
+    "viewer-save-copy": script(SAVE, text("{name}"), ENTER, DONE),
+    "viewer-delete": script(key("delete"), click("OK", *BUTTON), DONE),
 }  # fmt: skip
 """Template -> the expert that solves it."""
