@@ -33,7 +33,7 @@ FLOORS = [
     {"train", "bench"},
     {"report"},
     {"stages"},
-    {"cli", "commands", "__main__"},
+    {"cli", "commands", "doctor", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves

@@ -1,4 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, preset, schema, pretrain, manifest, pool, ui.
+"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
+pool, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -28,6 +29,7 @@ the chain, in order (one command per stage):
 
 around it:
   setup       find or install a browser, make the tracking store
+  doctor      say what of browser, desktop and machine is there; install a desktop's programs
   preset      list presets, or write one into params.yaml
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
@@ -111,6 +113,19 @@ def _setup(args: argparse.Namespace) -> None:
             local.write_text("[core]\n    no_scm = true\n")
             print("dvc: no git here, core.no_scm set in .dvc/config.local")
     print(f"tracking: {prepare_store()}")
+
+
+def _doctor_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--install", choices=("desktop", "office"), help="install these packages (Debian, Ubuntu; root)")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from guiderail import doctor
+
+    if args.install:
+        doctor.install(args.install)
+    if any(f.ok is False for f in doctor.report()):
+        raise SystemExit(1)
 
 
 def _preset_options(p: argparse.ArgumentParser) -> None:
@@ -217,6 +232,10 @@ def _pool(args: argparse.Namespace) -> None:
 
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
+    "doctor": (
+        "Say what is there: browser, desktop packages, sandbox, disk, ports. Exit status 1 when something is missing.",
+        _doctor_options,
+    ),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
     "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),
     "pretrain": (
@@ -233,6 +252,7 @@ EXTRA = {
 RUN = {
     "pool": _pool,
     "setup": _setup,
+    "doctor": _doctor,
     "preset": _preset,
     "schema": _schema,
     "pretrain": _pretrain,

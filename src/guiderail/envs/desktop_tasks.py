@@ -37,9 +37,20 @@ class Said:
 class DesktopTask(Protocol):
     """One task on a desktop. `setup_s`, `judge_s`: seconds that its setup and its judge may take beyond a call's."""
 
-    instruction: str
-    setup_s: float
-    judge_s: float
+    @property
+    def instruction(self) -> str:
+        """What the agent is told."""
+        ...
+
+    @property
+    def setup_s(self) -> float:
+        """See above."""
+        ...
+
+    @property
+    def judge_s(self) -> float:
+        """See above."""
+        ...
 
     async def setup(self, machine: Machine) -> None:
         """Prepare a fresh desktop. Raises Refusal, OSError, ValueError, InfraError: the episode is not begun then."""

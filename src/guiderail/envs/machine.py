@@ -118,7 +118,7 @@ class Machine:
 
     # -- the screen ---------------------------------------------------------------------------------------------------
     async def act(self, action: Action) -> Seen:
-        """Do `action` once, wait until the screen has settled, look. Raises ValueError with nothing done, InfraError."""
+        """Do `action` once, let the screen settle, look. Raises ValueError with nothing done, InfraError."""
         if self.ours:
             extra = action.seconds if isinstance(action, Wait) else 0.0
             return await self._picture("/act", {"action": action_to_json(action)}, self.call_timeout_s + extra)
@@ -187,7 +187,7 @@ class Machine:
 
     # -- programs -----------------------------------------------------------------------------------------------------
     async def execute(self, command: Sequence[str] | str, *, shell: bool = False, timeout_s: float = 120.0) -> Ran:
-        """Run a command to its end (a text with `shell`, else words). Raises Refusal (it does not start), InfraError."""
+        """Run a command to its end (a text with `shell`, else words). Raises Refusal: it does not start; InfraError."""
         return await self._execute("/setup/execute", command, shell, timeout_s)
 
     async def _execute(self, path: str, command: Sequence[str] | str, shell: bool, timeout_s: float) -> Ran:

@@ -4,8 +4,11 @@
 terminal that is shown. Bounded: at most LIMIT elements, DEPTH levels, TEXT characters each.
 """
 
+from __future__ import annotations
+
 import sys
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import gi
 
@@ -23,24 +26,24 @@ STATES = (
 left = [LIMIT]
 
 
-def clean(text):
+def clean(text: str) -> str:
     """Characters that XML may hold."""
     return "".join(
         c for c in text if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
     )
 
 
-def text_of(node):
+def text_of(node: Any) -> str:
     """The node's own text."""
     try:
         if node.get_text_iface() is None:
             return ""
-        return Atspi.Text.get_text(node, 0, min(TEXT, Atspi.Text.get_character_count(node)))
+        return str(Atspi.Text.get_text(node, 0, min(TEXT, Atspi.Text.get_character_count(node))))
     except GLib.Error:
         return ""
 
 
-def element(node):
+def element(node: Any) -> ET.Element:
     """The element of one accessible, without children."""
     tag = "".join(c if c.isalnum() or c == "-" else "-" for c in (node.get_role_name() or "unknown").lower())
     if not tag[:1].isalpha():
@@ -69,7 +72,7 @@ def element(node):
     return out
 
 
-def walk(node, depth):
+def walk(node: Any, depth: int) -> ET.Element | None:
     """The element of `node` with its children; None when it vanishes or the limit is reached."""
     left[0] -= 1
     if left[0] < 0:
@@ -93,7 +96,7 @@ def walk(node, depth):
     return out
 
 
-def terminal(node, depth):
+def terminal(node: Any, depth: int) -> str | None:
     """Text of the first terminal that is shown, below `node`."""
     left[0] -= 1
     if depth == 0 or left[0] < 0:
@@ -111,7 +114,7 @@ def terminal(node, depth):
     return None
 
 
-def main(what):
+def main(what: str) -> None:
     """Write what was asked for."""
     Atspi.init()
     Atspi.set_timeout(2000, 5000)

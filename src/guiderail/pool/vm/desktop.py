@@ -21,6 +21,7 @@ from guiderail.pool.vm.settle import Rule, Settled, settle
 from guiderail.pool.vm.windows import Windows
 from guiderail.pool.vm.x11 import X11, XError, read_cookie
 
+BARRIER_S = 5.0
 APPLICATIONS = Path("/usr/share/applications")
 
 
@@ -46,13 +47,14 @@ class Desktop:
         return work(self.guest)
 
     def barrier(self) -> None:
-        """Return when the active window has read what was sent to it, or does not answer."""
+        """Return when the active window has read what was sent to it, or has not answered for long."""
         if active := self.windows.active():
-            self.windows.ping(active)
+            self.windows.ping(active, BARRIER_S)
 
     def act(self, action: Action) -> None:
         """Do `action`; returns when the X server has it. Raises ValueError with nothing done, XError, GuestError."""
         with self.lock:
+            self.untouched = False
             match action:
                 case Open(app):
                     start(self.guest, command_of(app))

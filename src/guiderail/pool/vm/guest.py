@@ -142,7 +142,7 @@ def run(
 
 
 def _exchange(ours: list[int], texts: dict[int, bytearray], data: bytes, end: float, limit: int, child: Child) -> bool:
-    """Write and read until the program has ended and its pipes are dry; False when time is up, or the output full, first.
+    """Write and read until the program has ended and its pipes are dry; False when first time is up or the output full.
 
     A program that went to the background may hold the pipes open: once the one we started has ended, they are read
     for a moment more, not for ever.

@@ -33,7 +33,8 @@ gtk-font-name="DejaVu Sans 10"
 gtk-cursor-blink=0
 gtk-recent-files-max-age=0
 """
-OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
+FOCUS = '<action name="Focus"/><action name="Raise"/>'
+OPENBOX = f"""<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
 <resistance><strength>0</strength><screen_edge_strength>0</screen_edge_strength></resistance>
 <focus><focusNew>yes</focusNew><followMouse>no</followMouse><focusLast>yes</focusLast></focus>
@@ -46,7 +47,8 @@ OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
 <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
 <keyboard>
 <keybind key="A-F4"><action name="Close"/></keybind>
-<keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog><finalactions><action name="Focus"/><action name="Raise"/></finalactions></action></keybind>
+<keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog>
+<finalactions>{FOCUS}</finalactions></action></keybind>
 <keybind key="W-d"><action name="ToggleShowDesktop"/></keybind>
 <keybind key="W-e"><action name="Execute"><command>pcmanfm</command></action></keybind>
 <keybind key="C-A-t"><action name="Execute"><command>x-terminal-emulator</command></action></keybind>
@@ -57,25 +59,27 @@ OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
 <mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
 </context>
 <context name="Titlebar Top Right Bottom Left TLCorner TRCorner BRCorner BLCorner">
-<mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Left" action="Press">{FOCUS}</mousebind>
 </context>
-<context name="Top"><mousebind button="Left" action="Drag"><action name="Resize"><edge>top</edge></action></mousebind></context>
-<context name="Left"><mousebind button="Left" action="Drag"><action name="Resize"><edge>left</edge></action></mousebind></context>
-<context name="Right"><mousebind button="Left" action="Drag"><action name="Resize"><edge>right</edge></action></mousebind></context>
-<context name="Bottom"><mousebind button="Left" action="Drag"><action name="Resize"><edge>bottom</edge></action></mousebind></context>
-<context name="TRCorner BRCorner TLCorner BLCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+{
+    "".join(
+        f'<context name="{edge}"><mousebind button="Left" action="Drag"><action name="Resize">'
+        f"<edge>{edge.lower()}</edge>"
+        "</action></mousebind></context>"
+        for edge in ("Top", "Left", "Right", "Bottom")
+    )
+}
+<context name="TRCorner BRCorner TLCorner BLCorner">
+<mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
 <context name="Client">
-<mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-<mousebind button="Middle" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-<mousebind button="Right" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Left" action="Press">{FOCUS}</mousebind>
+<mousebind button="Middle" action="Press">{FOCUS}</mousebind>
+<mousebind button="Right" action="Press">{FOCUS}</mousebind>
 </context>
 <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
 <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
 <context name="Maximize"><mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind></context>
 </mouse>
-<applications>
-<application name="gimp*"><maximized>no</maximized></application>
-</applications>
 </openbox_config>
 """
 TINT2 = """rounded = 0
@@ -149,7 +153,8 @@ MIME = {
     **{f"image/{k}": ("org.xfce.ristretto.desktop",) for k in ("png", "jpeg", "gif", "bmp")},
 }
 LIBREOFFICE = """<?xml version="1.0" encoding="UTF-8"?>
-<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema"
+ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
 {items}
 </oor:items>
 """

@@ -4,10 +4,12 @@ Runs as `/usr/bin/python3 -I -S init.py FD`, standard library only. Process 1 of
 can signal it to death (a handler-less signal to process 1 from within is dropped, SIGKILL too); not dumpable, so
 nothing inside can trace it or reach its descriptors; the orders come over a socket that no program inherits. When the
 socket closes it ends, and the kernel ends everything inside with it.
-Orders are JSON messages on a SOCK_SEQPACKET socket: spawn (with descriptors 0, 1, 2), kill (a process or its group), fresh
-(kill everything, empty the writable folders, lay out the home). Replies carry the order's id; ends of programs come
-as {"exit": pid, "status": code}.
+Orders are JSON messages on a SOCK_SEQPACKET socket: spawn (with descriptors 0, 1, 2), kill (a process or its group),
+fresh (kill everything, empty the writable folders, lay out the home). Replies carry the order's id; ends of programs
+come as {"exit": pid, "status": code}.
 """
+
+from __future__ import annotations
 
 import array
 import contextlib
@@ -21,12 +23,15 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 PR_SET_DUMPABLE = 4
 MESSAGE = 1 << 20
+Tell = Callable[[Mapping[str, Any]], None]
 
 
-def spawn(order, fds):
+def spawn(order: Mapping[str, Any], fds: Sequence[int]) -> int:
     """Fork and exec; returns the pid. Raises OSError when the program does not start."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -60,8 +65,8 @@ def spawn(order, fds):
     return pid
 
 
-def reap(tell):
-    """Collect programs that have ended."""
+def reap(tell: Tell) -> bool:
+    """Collect programs that have ended; whether others live."""
     while True:
         try:
             pid, raw = os.waitpid(-1, os.WNOHANG)
@@ -72,7 +77,7 @@ def reap(tell):
         tell({"exit": pid, "status": os.waitstatus_to_exitcode(raw)})
 
 
-def kill_all(tell, limit_s=5.0):
+def kill_all(tell: Tell, limit_s: float = 5.0) -> None:
     """Kill every process inside but this one."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
@@ -84,7 +89,7 @@ def kill_all(tell, limit_s=5.0):
     raise OSError(0, "a process does not die")
 
 
-def empty(folder, keep):
+def empty(folder: str, keep: Collection[str]) -> None:
     """Remove what is in a folder, but not `keep`."""
     for entry in os.scandir(folder):
         if entry.path in keep:
@@ -96,7 +101,7 @@ def empty(folder, keep):
             os.unlink(entry.path)
 
 
-def forced(function, path, info):
+def forced(function: object, path: str, info: object) -> None:
     """A folder that was made unreadable is no hiding place."""
     os.chmod(os.path.dirname(path), 0o700)
     with contextlib.suppress(OSError):
@@ -107,7 +112,7 @@ def forced(function, path, info):
         os.unlink(path)
 
 
-def lay_out(layout):
+def lay_out(layout: Mapping[str, Any]) -> None:
     """Make folders and files: {"empty": [...], "keep": [...], "folders": {path: mode}, "files": {path: text}}."""
     for folder in layout["empty"]:
         with contextlib.suppress(FileNotFoundError):
@@ -120,7 +125,7 @@ def lay_out(layout):
             f.write(text)
 
 
-def obey(order, fds, tell):
+def obey(order: Mapping[str, Any], fds: Sequence[int], tell: Tell) -> dict[str, Any]:
     """Carry out one order; returns its reply."""
     try:
         if order["do"] == "spawn":
@@ -138,7 +143,7 @@ def obey(order, fds, tell):
         return {"error": str(e), "errno": e.errno or 0}
 
 
-def main(fd):
+def main(fd: int) -> int:
     """Serve until the socket closes."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -151,18 +156,18 @@ def main(fd):
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def tell(message):
+    def tell(message: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.send(json.dumps(message).encode())
 
     tell({"ready": os.getpid()})
     while True:
-        ready, _, _ = select.select([sock, woken], [], [])
+        ready, _, _ = select.select([fd, woken], [], [])
         if woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, 4096)
             reap(tell)
-        if sock in ready:
+        if fd in ready:
             data, ancillary, _, _ = sock.recvmsg(MESSAGE, socket.CMSG_SPACE(12))
             if not data:
                 return 0

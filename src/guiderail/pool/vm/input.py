@@ -50,9 +50,9 @@ class Input:
                 if max(abs(dx), abs(dy)) > MAX_NOTCHES:
                     raise ValueError(f"Scroll of {dx}, {dy}: at most {MAX_NOTCHES} notches at once")
                 self._move(x, y)
-                for button, notches in ((DOWN if dy > 0 else UP, dy), (RIGHT if dx > 0 else LEFT, dx)):
+                for wheel, notches in ((DOWN if dy > 0 else UP, dy), (RIGHT if dx > 0 else LEFT, dx)):
                     for _ in range(abs(notches)):
-                        self._press(button)
+                        self._press(wheel)
             case Type(text):
                 self._type(text)
             case Key(keys):

@@ -66,13 +66,18 @@ def spare(row: list[int]) -> bool:
 
 def _in_long_runs(codes: list[int]) -> list[int]:
     """The same keycodes, those with the most free neighbours first."""
+    return [code for run in sorted(_runs(codes), key=len, reverse=True) for code in run]
+
+
+def _runs(codes: list[int]) -> list[list[int]]:
+    """Ascending keycodes, neighbours together."""
     runs: list[list[int]] = []
     for code in codes:
         if runs and runs[-1][-1] == code - 1:
             runs[-1].append(code)
         else:
             runs.append([code])
-    return [code for run in sorted(runs, key=len, reverse=True) for code in run]
+    return runs
 
 
 class Keyboard:
@@ -97,11 +102,17 @@ class Keyboard:
         self.unread: set[int] = set()
 
     def restore(self) -> None:
-        """The mapping as it was at first, whatever anybody did to it."""
-        if self.x.keyboard() != self.original:
-            for i in range(0, len(self.original), 64):
-                self.x.set_keys(self.x.min_keycode + i, self.original[i : i + 64])
-            self.x.sync()
+        """The mapping as it was at first, whatever anybody did to it.
+
+        Only keys that differ are told: the server works out the actions of every key it is told anew, and a control
+        key that was told in passing is none any more.
+        """
+        rows = self.x.keyboard()
+        changed = [i for i, row in enumerate(self.original) if i >= len(rows) or rows[i] != row]
+        for run in _runs([self.x.min_keycode + i for i in changed]):
+            first = run[0] - self.x.min_keycode
+            self.x.set_keys(run[0], self.original[first : first + len(run)])
+        self.x.sync()
         self.read()
 
     def settled(self) -> None:
@@ -144,13 +155,8 @@ class Keyboard:
 
     def _tell(self, new: dict[int, int]) -> None:
         """Map keycodes to keysyms, neighbours in one request: window managers grab all keys anew at each."""
-        codes = sorted(new)
-        while codes:
-            run = 1
-            while run < len(codes) and codes[run] == codes[0] + run:
-                run += 1
-            self.x.set_keys(codes[0], [[new[k]] * self.width for k in codes[:run]])
-            del codes[:run]
+        for run in _runs(sorted(new)):
+            self.x.set_keys(run[0], [[new[k]] * self.width for k in run])
 
     def chord(self, names: tuple[str, ...]) -> list[Stroke]:
         """Strokes of a chord, in order. Raises ValueError (empty), UnknownKey."""

@@ -136,10 +136,9 @@ async def _begin(command: list[str], folder: Path, status: int, unused: int, rea
 
 async def _wait(fd: int, timeout_s: float) -> None:
     """Until the server writes, or its end of the pipe closes. Raises InfraError. Closes `fd`."""
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), open(fd, "rb", buffering=0)
-    )
+    reader, pipe = asyncio.StreamReader(), os.fdopen(fd, "rb", buffering=0)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         async with asyncio.timeout(timeout_s):
             if not await reader.readline():

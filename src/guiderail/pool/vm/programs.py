@@ -210,12 +210,12 @@ def open_file(desktop: Desktop, path: str, limit_s: float = OPEN_S) -> WindowInf
     kind = _run(desktop, ["/usr/bin/stat", "-L", "--printf=%F", "--", path], FILE_S)
     if kind.status:
         raise Refused(404, f"{path}: no such file", "no_file")
-    before = {w.id for w in desktop.windows.list()}
+    before = {w.id for w in desktop.windows.all()}
     launch(desktop, _opener(desktop, path, kind.output == b"directory"))
     name, stem = Path(path).name, Path(path).stem
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        found = [w for w in desktop.windows.list() if w.kind in ("normal", "dialog")]
+        found = [w for w in desktop.windows.all() if w.kind in ("normal", "dialog")]
         for w in found:
             if name in w.title or (w.id not in before and stem and stem in w.title):
                 desktop.settle()

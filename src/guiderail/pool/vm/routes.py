@@ -2,8 +2,9 @@
 
 Guarantees: replies have the shapes that OSWorld's clients read; what a client asks for and does not get is an error
 status with a message (OSWorld's server answers 200 to a window that is not there). In strict mode `/execute`,
-`/run_python` and `/run_bash_script` run no code: a pyautogui script is read as data and done as typed actions, all else
-is 403; `/setup/*` is for whoever may prepare the machine. Every screenshot is its own (no shared file), every wait ends.
+`/run_python` and `/run_bash_script` run no code: a pyautogui script is read as data and done as typed actions, all
+else is 403; `/setup/*` is for whoever may prepare the machine. Every screenshot is its own (no shared file), every wait
+ends.
 Ours: GET /guiderail, POST /act, /look, /reset, /windows; see their functions.
 """
 
@@ -134,7 +135,7 @@ class Routes:
 
     def windows(self, _: Request) -> Response:
         """{"windows": [{"id", "title", "app", "box", "kind", "active", "pid"}]}, oldest first."""
-        return as_json({"windows": [vars(w) for w in self.desktop.windows.list()]})
+        return as_json({"windows": [vars(w) for w in self.desktop.windows.all()]})
 
     # -- OSWorld's: looking -------------------------------------------------------------------------------------------
     def screenshot(self, request: Request) -> Response:

@@ -13,12 +13,13 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from guiderail.pool.vm.x11 import X11
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 XWD_FIELDS = 25
 PNG_LEVEL = 1
@@ -72,17 +73,21 @@ class RequestFrame:
 
 def rgb(frame: bytes, width: int, height: int) -> NDArray[np.uint8]:
     """(height, width, 3), red first."""
+    import numpy as np
+
     return np.frombuffer(frame, np.uint8).reshape(height, width, 4)[:, :, 2::-1]
 
 
 def png(frame: bytes, width: int, height: int) -> bytes:
     """PNG, 8-bit RGB, unfiltered rows: desktops are flat, and a filter costs more than it saves."""
+    import numpy as np  # here, so that a slot's X server is on its way before this takes its time
+
     pixels = np.frombuffer(frame, np.uint8).reshape(height, width, 4)
     rows = np.zeros((height, 1 + 3 * width), np.uint8)
     for channel in range(3):  # one at a time: five times as fast as all three in one copy
         rows[:, 1 + channel :: 3] = pixels[:, :, 2 - channel]
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(rows, PNG_LEVEL)
+    data = zlib.compress(rows.data, PNG_LEVEL)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 
@@ -92,6 +97,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 def jpeg(frame: bytes, width: int, height: int, quality: int = 90) -> bytes:
     """JPEG by Pillow. Raises ImportError where there is none."""
+    import numpy as np
     from PIL import Image
 
     out = io.BytesIO()

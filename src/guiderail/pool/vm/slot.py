@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -61,7 +62,7 @@ class Slot(Desktop):
                 self.guest.fresh(self.layout)
             else:
                 _fresh_without_walls(self.guest, self.folder, self.layout)  # type: ignore[arg-type]
-            self.windows.deaf.clear()
+            self.windows.silent.clear()
             self.x.delete_properties(self.x.root)
             self.input.release_all()
             self.begin_session()
@@ -84,7 +85,7 @@ class Slot(Desktop):
         for command in home.SESSION:
             start(guest, command)
         _until(self.windows.managed, "the window manager runs")
-        _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.list()}, "desktop and panel are there")
+        _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.all()}, "desktop and panel are there")
         self.settle(REST)
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ def _until(condition: Callable[[], bool], what: str, limit_s: float = START_S) -
 
 
 def make(folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, *, walls: bool = True) -> Slot:
-    """Start a desktop of `size` pixels in the empty `folder`. Raises GuestError, XError; `folder` is left to the caller.
+    """Start a desktop of `size` pixels in the empty `folder`, which is left to the caller. Raises GuestError, XError.
 
     `walls` False: without a sandbox, also where one could be made.
     """
@@ -142,6 +143,7 @@ def _with_walls(
     ours.append(_popen(command, folder / "x.log", (), as_user))
     guest_process, here, info = _begin_programs(sockets, folder / "programs.log", limits, as_user)
     ours.append(guest_process)
+    importlib.import_module("numpy")  # what takes time is done while the others start
     x = _connect(str(sockets / "X0"), b"", ours[0], folder / "x.log")
     told = _line(info, ours[1], folder / "programs.log")
     here.settimeout(START_S)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from guiderail.pool.vm.x11 import CLIENT_MESSAGE, SUBSTRUCTURE_NOTIFY, SUBSTRUCTURE_REDIRECT, X11, XError
 
 PING_LIMIT_S = 0.5
+PATIENCE = 3
 PING_SLICE_S = 0.002
 SOURCE_PAGER = 2
 
@@ -36,7 +37,7 @@ class Windows:
 
     def __init__(self, x: X11) -> None:
         self.x = x
-        self.deaf: set[int] = set()  # windows that did not answer a ping in time; they are not waited for again
+        self.silent: dict[int, int] = {}  # window -> pings in a row that it did not answer in time
         self._serial = int(time.monotonic() * 1000) & 0x7FFFFFFF
         x.select(x.root, SUBSTRUCTURE_NOTIFY)  # the answers to pings are sent to the root window
 
@@ -45,7 +46,7 @@ class Windows:
         found = self.x.numbers(self.x.root, "_NET_ACTIVE_WINDOW")
         return found[0] if found else 0
 
-    def list(self) -> list[WindowInfo]:
+    def all(self) -> list[WindowInfo]:
         """All windows, oldest first."""
         active, found = self.active(), []
         for window in self.x.numbers(self.x.root, "_NET_CLIENT_LIST"):
@@ -67,7 +68,7 @@ class Windows:
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> WindowInfo | None:
         """The first window whose title (or class) is `name` (strict) or contains it, whatever its case."""
-        for w in self.list():
+        for w in self.all():
             text = w.app if by_class else w.title
             if text == name if strict else name.lower() in text.lower():
                 return w
@@ -88,10 +89,13 @@ class Windows:
     def ping(self, window: int, limit_s: float = PING_LIMIT_S) -> bool:
         """Whether the program of `window` has read everything that was sent to it before; False after `limit_s`.
 
-        True at once for a window that takes no pings.
+        True at once for a window that takes no pings, False at once for one that was silent PATIENCE times (a late
+        answer makes that good: it was only busy).
         """
         x = self.x
-        if window in self.deaf:
+        if any(self._is_answer(e, window) for e in list(x.events)):
+            self.silent.pop(window, None)
+        if self.silent.get(window, 0) >= PATIENCE:
             return False
         try:
             if x.atom("_NET_WM_PING") not in x.numbers(window, "WM_PROTOCOLS"):
@@ -102,20 +106,22 @@ class Windows:
             end = time.monotonic() + limit_s
             while time.monotonic() < end:
                 x.sync()
-                if any(self._is_answer(e, window) for e in list(x.events)):
+                if any(self._is_answer(e, window, self._serial) for e in list(x.events)):
+                    self.silent.pop(window, None)
                     return True
                 time.sleep(PING_SLICE_S)
         except XError:
             x.sync()
             return True  # it vanished
-        self.deaf.add(window)
+        self.silent[window] = self.silent.get(window, 0) + 1
         return False
 
-    def _is_answer(self, event: bytes, window: int) -> bool:
+    def _is_answer(self, event: bytes, window: int, wanted: int = 0) -> bool:
+        """Whether an event is the window's answer to a ping, to the one numbered `wanted` if given."""
         if event[0] & 0x7F != CLIENT_MESSAGE:
             return False
         _, what, serial, who = struct.unpack_from("<IIII", event, 8)
-        return (what, serial, who) == (self.x.atom("_NET_WM_PING"), self._serial, window)
+        return (what, who) == (self.x.atom("_NET_WM_PING"), window) and wanted in (0, serial)
 
     def managed(self) -> bool:
         """Whether a window manager runs."""

@@ -82,6 +82,7 @@ class X11:
     def _read_setup(self, body: bytes) -> None:
         vendor, formats = struct.unpack_from("<H", body, 16)[0], body[21]
         self.min_keycode, self.max_keycode = body[26], body[27]
+        self.resource_base = struct.unpack_from("<I", body, 4)[0]
         at = 32 + vendor + (-vendor % 4) + 8 * formats
         self.root = struct.unpack_from("<I", body, at)[0]
         self.width, self.height = struct.unpack_from("<HH", body, at + 20)

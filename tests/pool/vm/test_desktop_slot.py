@@ -1,0 +1,193 @@
+"""A real desktop: what is typed, clicked and reset is what was meant. Each test is a trap that somebody fell into."""
+
+import string
+import struct
+import threading
+import time
+
+import pytest
+
+from guiderail.actions.types import Click, Drag, Key, Move, Open, Scroll, Type, Wait
+from guiderail.pool.vm.guest import run, start
+from guiderail.pool.vm.slot import Slot
+from guiderail.pool.vm.x11 import X11
+from pool.vm.here import NO_EDITOR, needs_editor, needs_walls, slot
+
+pytestmark = needs_walls
+# ruff: noqa: RUF001
+# every printable ASCII character, then what pyautogui drops or types wrong
+TORTURE = (
+    string.printable[:95]
+    + '<a>|it\'s "q" \\n naïve café ÄÖÜß ñ § ° µ ¿¡ Ω → € … „“ – 你好世界 日本 한국 привет עברית 😀🚀 ∑√∞≤'
+)
+
+
+@pytest.fixture(scope="module")
+def desk():
+    with slot() as made:
+        yield made
+
+
+@pytest.fixture
+def clean(desk: Slot) -> Slot:
+    desk.untouched = False  # programs are started here behind the server's back
+    desk.reset()
+    return desk
+
+
+def typed_into_editor(desk: Slot, text: str) -> str:
+    """What the editor holds after `text` was typed into a new file."""
+    desk.act(Type(text))
+    desk.settle()
+    desk.act(Key(("ctrl", "s")))
+    end = time.monotonic() + 20
+    while any(w.title.startswith("*") for w in desk.windows.all()):  # not saved yet
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return run(desk.guest, ["/bin/cat", "/home/user/typed.txt"]).output.decode()
+
+
+def editor_with_file(desk: Slot) -> None:
+    run(desk.guest, ["/bin/sh", "-c", ": > /home/user/typed.txt"])
+    start(desk.guest, ["mousepad", "/home/user/typed.txt"])
+    end = time.monotonic() + 20
+    while not any("typed.txt" in w.title for w in desk.windows.all()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    desk.settle()
+
+
+@needs_editor
+def test_every_character_arrives(clean: Slot) -> None:
+    editor_with_file(clean)
+    assert typed_into_editor(clean, TORTURE).rstrip("\n") == TORTURE
+
+
+@needs_editor
+def test_more_foreign_characters_than_keycodes_arrive(clean: Slot) -> None:
+    editor_with_file(clean)
+    text = "".join(chr(0x4E00 + i) for i in range(len(clean.input.keyboard.free) + 30))
+    assert typed_into_editor(clean, text).rstrip("\n") == text
+
+
+@needs_editor
+def test_lines_tabs_and_capslock(clean: Slot) -> None:
+    editor_with_file(clean)
+    clean.act(Key(("capslock",)))
+    assert typed_into_editor(clean, "One Two\n\tthree\r\nFOUR").rstrip("\n") == "One Two\n\tthree\nFOUR"
+    assert clean.x.pointer()[2] & 0x2, "CapsLock is as it was"
+
+
+@needs_editor
+def test_chords_clicks_drags_and_wheel(clean: Slot) -> None:
+    editor_with_file(clean)
+    clean.act(Type("one\n" * 80))
+    clean.act(Key(("Ctrl", "Home")))
+    clean.settle()
+    top = clean.frames.grab()
+    clean.act(Scroll(0.5, 0.5, dy=5))
+    assert clean.settle().frame != top
+    clean.act(Scroll(0.5, 0.5, dy=-5))
+    clean.act(Key(("ctrl", "A")))  # a capital in a chord means the key
+    clean.act(Key(("delete",)))
+    clean.settle()
+    x, y, width, _ = next(w.box for w in clean.windows.all() if "typed" in w.title)
+    at = ((x + width / 2) / 800, (y - 8) / 600)
+    clean.act(Drag(*at, at[0] + 0.05, at[1] + 0.05))
+    clean.settle()
+    moved = next(w.box for w in clean.windows.all() if "typed" in w.title)
+    assert (moved[0] - x, moved[1] - y) == (pytest.approx(40, abs=3), pytest.approx(30, abs=3))
+    before = clean.frames.grab()
+    clean.act(Click(0.02, 0.02, "right"))  # the desktop's menu, which takes the keyboard
+    assert clean.settle().frame != before
+    clean.act(Key(("escape",)))
+    clean.act(Click((x + 40 + width / 2) / 800, (y + 30 + 100) / 600))
+    assert typed_into_editor(clean, "x").rstrip("\n") == "x"
+
+
+def test_open_starts_the_application_and_refuses_others(clean: Slot) -> None:
+    if NO_EDITOR:
+        pytest.skip(NO_EDITOR)
+    clean.act(Open("Mousepad"))
+    end = time.monotonic() + 20
+    while not any(w.app.lower().startswith("mousepad") for w in clean.windows.all()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    with pytest.raises(ValueError, match="no application 'rm -rf'"):
+        clean.act(Open("rm -rf"))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Key(("hyper",)), Key(()), Type("a\x00b"), Click(0.5, 0.5, "left", 9), Wait(3600), Scroll(0.5, 0.5, dy=9999)],
+)
+def test_what_means_nothing_is_refused_before_anything_is_done(clean: Slot, action: object) -> None:
+    before = clean.frames.grab()
+    with pytest.raises(ValueError):
+        clean.act(action)  # type: ignore[arg-type]
+    assert clean.frames.grab() == before
+
+
+def test_points_off_the_screen_land_on_its_edge(clean: Slot) -> None:
+    clean.act(Move(7.0, -3.0))
+    assert clean.x.pointer()[:2] == (799, 0)
+
+
+def test_a_reset_is_pixel_identical_and_leaves_nothing(clean: Slot) -> None:
+    before = clean.settle().frame
+    start(clean.guest, ["/bin/sh", "-c", "trap '' TERM HUP; while true; do sleep 1; done"])
+    hidden = "mkdir -p ~/.secret/deep /tmp/x; echo 1 > ~/.secret/deep/f; echo 2 > /tmp/x/y; echo 3 > /dev/shm/z"
+    gone = "chmod 000 ~/.secret/deep; ln -s /etc ~/link; rm -rf ~/Desktop; echo 4 > /run/user/1000/w"
+    assert run(clean.guest, ["/bin/sh", "-c", f"{hidden}; {gone}"]).status == 0
+    clean.act(Key(("capslock",)))
+    clean.act(Type("ж"))
+    clean.x.set_numbers(clean.x.root, "GUIDERAIL_LEFT", 6, [1])
+    clean.act(Move(0.1, 0.9))
+    for _ in range(2):
+        clean.untouched = False
+        clean.reset()
+        assert clean.settle().frame == before
+    names = sorted({p.name for p in clean.guest.processes()})
+    assert "sh" not in names and "sleep" not in names
+    left = "ls -A /tmp /dev/shm; test -e ~/.secret || test -e ~/link || test -e /run/user/1000/w || echo gone; ls ~"
+    told = run(clean.guest, ["/bin/sh", "-c", left]).output.decode().split()
+    assert "gone" in told and "Desktop" in told and not {"x", "z"} & set(told)
+    assert clean.x.numbers(clean.x.root, "GUIDERAIL_LEFT") == []
+    assert clean.x.keyboard() == clean.input.keyboard.original and not clean.x.pointer()[2] & 0x2
+
+
+def test_a_window_that_never_answers_a_ping_is_waited_for_three_times(clean: Slot) -> None:
+    client = X11(str(clean.folder / "x" / "X0"))  # a client of our own, that says it takes pings and never answers
+    window = client.resource_base + 1
+    client.send(1, 0, struct.pack("<IIhhHHHHII", window, client.root, 10, 10, 200, 100, 0, 1, 0, 0))  # CreateWindow
+    client.set_numbers(window, "WM_PROTOCOLS", 4, [client.atom("_NET_WM_PING")])
+    client.send(8, 0, struct.pack("<I", window))  # MapWindow
+    client.sync()
+    end = time.monotonic() + 10
+    while clean.windows.active() != window:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for _ in range(3):
+        began = time.monotonic()
+        assert clean.windows.ping(window) is False
+        assert 0.4 < time.monotonic() - began < 2.0
+    began = time.monotonic()
+    assert clean.windows.ping(window) is False and time.monotonic() - began < 0.2
+    client.close()
+
+
+def test_a_program_that_never_stops_drawing_does_not_hold_the_step(clean: Slot) -> None:
+    start(clean.guest, ["/bin/sh", "-c", "while :; do :; done"])
+    began = time.monotonic()
+    assert clean.settle().ok is False
+    assert time.monotonic() - began < 2 * clean.rule.limit_s
+
+
+def test_a_slot_outlives_the_thread_that_used_it(clean: Slot) -> None:
+    """bwrap --die-with-parent ends with the creating thread: resets come from threads that end at once."""
+    clean.untouched = False
+    thread = threading.Thread(target=clean.reset)
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    assert clean.windows.managed() and all(p.poll() is None for p in clean.processes_of_ours)
