@@ -142,9 +142,25 @@ def check_tasks(params: Params) -> None:
     from guiderail.tasks.suites import SUITES, choose
 
     choose(params.provision)
+    check_screen(params)
     for name in params.sweep.benchmark:
         if name not in SUITES:
             raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, SUITES)}")
+
+
+def check_screen(params: Params) -> None:
+    """The provider's screens must be of the suite's kind: browser pages or desktops."""
+    desktop, provider = params.provision.suite == "desktop", params.env.provider
+    if desktop and provider == "local_browser":
+        raise ParamError(
+            "env.provider = 'local_browser': suite desktop needs desktops. Set it to local_desktop (this machine), or to "
+            "a cloud whose image runs the in-VM server."
+        )
+    if not desktop and provider == "local_desktop":
+        raise ParamError(
+            f"env.provider = 'local_desktop': suite {params.provision.suite} needs browser pages. Set it to "
+            "local_browser, or provision.suite to desktop."
+        )
 
 
 def check_all(params: Params) -> None:
