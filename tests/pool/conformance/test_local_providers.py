@@ -10,13 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from guiderail.params_desktop import Desktop
 from guiderail.pool.providers import make_provider
 from guiderail.pool.providers.base import Provider, Vm
 from guiderail.pool.providers.local_browser import LocalBrowserProvider
+from guiderail.pool.providers.local_desktop import LocalDesktopProvider
 from guiderail.pool.providers.noop import NoopEnv, NoopProvider
 from guiderail.pool.providers.process import ProcessProvider
 from guiderail.tasks.types import TaskSpec
 from pool.conformance.suite import Cloud, ProviderConformance
+from pool.vm.here import needs_walls
 
 
 def last(make: Callable[[], Provider], made: list[Provider]) -> Callable[[], Provider]:
@@ -86,3 +89,23 @@ class TestLocalBrowser(ProviderConformance):
             return make_provider("local_browser", slots=1, call_timeout_s=10.0)
 
         return Cloud(last(make, made), kill, task=TaskSpec("miniwob", "click-button", 3))
+
+
+@needs_walls
+class TestLocalDesktop(ProviderConformance):
+    @pytest.fixture
+    def cloud(self) -> Cloud:
+        made: list[Provider] = []
+
+        async def kill(vm: Vm) -> None:
+            provider = made[-1]
+            assert isinstance(provider, LocalDesktopProvider)
+            slot = provider.slots[provider.envs[vm.id]]
+            for p in psutil.Process(slot.guard.pid).children():
+                p.kill()
+            await asyncio.wait_for(slot.guard.wait(), 10)
+
+        def make() -> Provider:
+            return make_provider("local_desktop", slots=2, desktop=Desktop(width=640, height=480), call_timeout_s=30.0)
+
+        return Cloud(last(make, made), kill, task=TaskSpec("blank", "blank", 0))
