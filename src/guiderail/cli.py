@@ -34,6 +34,7 @@ around it:
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
+  osworld     check a folder of OSWorld's task files and report what each needs
   pool        list machines of a pool, end orphans, show costs
   ui          open MLflow on the runs
 
@@ -113,6 +114,23 @@ def _setup(args: argparse.Namespace) -> None:
             local.write_text("[core]\n    no_scm = true\n")
             print("dvc: no git here, core.no_scm set in .dvc/config.local")
     print(f"tracking: {prepare_store()}")
+
+
+def _osworld_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("folder", help="the folder that holds examples/, or one with task files")
+    p.add_argument("--json", action="store_true", help="one JSON object a task, for machines")
+
+
+def _osworld(args: argparse.Namespace) -> None:
+    from guiderail.tasks.osworld import load_folder
+    from guiderail.tasks.osworld_needs import needs, report
+
+    tasks = load_folder(args.folder)
+    if args.json:
+        for task in tasks:
+            print(json.dumps(needs(task).to_json(), ensure_ascii=False))
+    else:
+        print(report(tasks))
 
 
 def _doctor_options(p: argparse.ArgumentParser) -> None:
@@ -246,10 +264,15 @@ EXTRA = {
         "Write manifest.json of a base model again: the hash of every file, which stages check before they load it.",
         _manifest_options,
     ),
+    "osworld": (
+        "Check a folder of OSWorld's task files; report what the tasks need, and which are not covered and why.",
+        _osworld_options,
+    ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
 RUN = {
+    "osworld": _osworld,
     "pool": _pool,
     "setup": _setup,
     "doctor": _doctor,

@@ -1,4 +1,4 @@
-"""The desktop suite: every template makes checked tasks, train and held-out values are apart, experts read all wordings."""
+"""The desktop suite: templates make checked tasks, train and held-out values are apart, experts read all wordings."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_an_expert_that_does_not_see_its_target_stops():
 def test_train_and_heldout_values_must_be_apart(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"guiderail": {"params": {"w": {"train": ["a"], "heldout": ["a"]}}}}')
-    with pytest.raises(TaskFileError, match="guiderail.params.w"):
+    with pytest.raises(TaskFileError, match=r"guiderail\.params\.w"):
         sources(tmp_path)
     path.write_text("{}")
     with pytest.raises(TaskFileError, match="guiderail: missing"):

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from guests import FakeGuest
 
 from guiderail.tasks.assets import AssetCache
 from guiderail.tasks.guest import Executed
 from guiderail.tasks.judges.judge import JudgeError, Limits, combine, judge
 from guiderail.tasks.osworld import parse_task
 from guiderail.tasks.osworld_setup import Place, SetupError, run_steps
-from tests.tasks.guests import FakeGuest
 
 FILE = "/home/user/a.txt"
 CONTAINS = {

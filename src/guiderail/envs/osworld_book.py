@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from guiderail.envs.desktop_tasks import Said
 from guiderail.envs.machine import Machine, Refusal
 from guiderail.envs.types import InfraError, JudgeError
-from guiderail.tasks import side_effects
+from guiderail.tasks import osworld_suite, side_effects
 from guiderail.tasks.assets import AssetCache
 from guiderail.tasks.desktop import suite
 from guiderail.tasks.desktop.template import Instance
@@ -175,3 +175,11 @@ def desktop_book(task: TaskSpec) -> OsworldDesktopTask:
     made: Instance = suite.make(task)
     files = {name: data for name, data in made.files.items()}
     return OsworldDesktopTask(made.task, files, AssetCache(CACHE, offline=True), strict=True)
+
+
+def osworld_book(task: TaskSpec) -> OsworldDesktopTask:
+    """The book of suite `osworld`: files come from the network or the cache (GUIDERAIL_OFFLINE=1: the cache alone);
+    setup steps that fail are noted and gone over, as upstream does. Raises ValueError.
+    """
+    assets = AssetCache(CACHE, offline=os.environ.get("GUIDERAIL_OFFLINE", "") not in ("", "0"))
+    return OsworldDesktopTask(osworld_suite.find(task.template), {}, assets, strict=False)

@@ -32,7 +32,18 @@ from guiderail.pool.queue import Queue, Waiter
 from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
-COUNTS = ("steps", "resets", "infra_errors", "judge_errors", "rebuilds", "expired", "allocations", "swept", "recovered", "fenced")
+COUNTS = (
+    "steps",
+    "resets",
+    "infra_errors",
+    "judge_errors",
+    "rebuilds",
+    "expired",
+    "allocations",
+    "swept",
+    "recovered",
+    "fenced",
+)
 
 
 class Desk:

@@ -139,22 +139,22 @@ def check_model(params: Params) -> None:
 
 def check_tasks(params: Params) -> None:
     """provision.suite, the template names and sweep.benchmark must exist."""
-    from guiderail.tasks.suites import SUITES, choose
+    from guiderail.tasks.suites import NAMES, choose
 
     choose(params.provision)
     check_screen(params)
     for name in params.sweep.benchmark:
-        if name not in SUITES:
-            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, SUITES)}")
+        if name not in NAMES:
+            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, NAMES)}")
 
 
 def check_screen(params: Params) -> None:
     """The provider's screens must be of the suite's kind: browser pages or desktops."""
-    desktop, provider = params.provision.suite == "desktop", params.env.provider
+    desktop, provider = params.provision.suite in ("desktop", "osworld"), params.env.provider
     if desktop and provider == "local_browser":
         raise ParamError(
-            "env.provider = 'local_browser': suite desktop needs desktops. Set it to local_desktop (this machine), or to "
-            "a cloud whose image runs the in-VM server."
+            f"env.provider = 'local_browser': suite {params.provision.suite} needs desktops. Set it to local_desktop "
+            "(this machine), or to a cloud whose image runs the in-VM server."
         )
     if not desktop and provider == "local_desktop":
         raise ParamError(

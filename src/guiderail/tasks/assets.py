@@ -1,7 +1,7 @@
 """Files that tasks download, kept once, by content.
 
-Guarantees: a file enters the cache whole or not at all (written beside, fsynced, renamed); it lies under its sha256 and is
-checked against it on every use, so a damaged or edited copy is fetched again, never handed out; an address whose
+Guarantees: a file enters the cache whole or not at all (written beside, fsynced, renamed); it lies under its sha256
+and is checked against it on every use, so a damaged or edited copy is fetched again, never handed out; an address whose
 content was pinned (`pins`) is refused when the content is another; two processes may fill one cache. Without network
 the error names address and cache and says how to bring the file in.
 """

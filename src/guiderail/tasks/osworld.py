@@ -1,9 +1,10 @@
 """OSWorld's task files: JSON in, checked and typed tasks out.
 
-Guarantees: what cannot be used is one `TaskFileError` that names file and field: not JSON, a missing or mistyped field, an
+Guarantees: what cannot be used is one `TaskFileError` that names file and field: not JSON, a missing or mistyped
+field, an
 unknown func, getter, setup step or app, a file name that leaves its folder, a step that cannot work. A task that loads
-may still need what is not there (an account, a proxy, a metric we lack): `osworld_needs` tells. Fields that nobody knows
-are kept out and listed in `notes`. Nothing of a task file is ever executed here.
+may still need what is not there (an account, a proxy, a metric we lack): `osworld_needs` tells. Fields that nobody
+knows are kept out and listed in `notes`. Nothing of a task file is ever executed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run the steps of a task in its guest: setup before the episode, postconfig before judging.
 
-Guarantees: a step that cannot be done raises `SetupError` naming it (strict), or is told in the returned list (upstream's
-way: its own controller ignores what a step says); files come from the asset cache, whole and checked; nothing repeats
-a step. A command's stdout lands in the lease's scratch folder when the step asks for it.
+Guarantees: a step that cannot be done raises `SetupError` naming it (strict), or is told in the returned list
+(upstream's way: its own controller ignores what a step says); files come from the asset cache, whole and checked;
+nothing repeats a step. A command's stdout lands in the lease's scratch folder when the step asks for it.
 """
 
 from __future__ import annotations

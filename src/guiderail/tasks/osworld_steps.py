@@ -48,7 +48,7 @@ def _list(p: Parameters, name: str) -> list[Any]:
 def _command(p: Parameters) -> None:
     command = p.get("command")
     words = command if isinstance(command, list) else [command]
-    if not words or not all(isinstance(w, str) and "\0" not in w for w in words) or not words[0].strip():
+    if not words or not all(isinstance(w, str) and "\0" not in w for w in words) or not str(words[0]).strip():
         raise ValueError("command: must be text or a list of texts, not empty.")
     until = p.get("until")
     if until is not None and (not isinstance(until, dict) or not set(until) <= {"returncode", "stdout", "stderr"}):

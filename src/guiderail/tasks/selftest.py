@@ -124,6 +124,9 @@ async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -
     """
     if len({t.template for t in tasks}) != 1:
         raise ValueError(f"selftest takes instances of one template, got {sorted({t.template for t in tasks})}")
+    scripted = get_suite(tasks[0].suite).templates[tasks[0].template].scripted
+    if not scripted:
+        return await _unscripted(env, tasks)
     runs = [await run_expert(env, t, grid) for t in tasks]
     declined = [t.id for t, run in zip(tasks, runs, strict=True) if run["declined"]]
     for i, task in enumerate(tasks):
@@ -144,6 +147,27 @@ async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -
         "instruction": runs[0]["instruction"],
         "thoughts": runs[0]["thoughts"],
         "declined": declined,
+        "failed": failed,
+        "ok": not failed,
+    }
+
+
+async def _unscripted(env: Screen, tasks: Sequence[TaskSpec]) -> dict[str, Any]:
+    """`selftest` of a template without an expert: doing nothing must not solve it (random clicks are not tried)."""
+    first = await env.reset(tasks[0])
+    idle = [(await _judge(env, tasks[0], first.done))[0]]
+    idle += [await run_actions(env, t, []) for t in tasks[1:]]
+    failed = [t.id for t, noop in zip(tasks, idle, strict=True) if noop]
+    return {
+        "template": tasks[0].template,
+        "instances": len(tasks),
+        "expert": 0.0,
+        "noop": sum(idle) / len(idle),
+        "random": 0.0,
+        "steps": 0.0,
+        "instruction": first.observation.instruction,
+        "thoughts": [],
+        "declined": [t.id for t in tasks],
         "failed": failed,
         "ok": not failed,
     }

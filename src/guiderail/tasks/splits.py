@@ -39,10 +39,13 @@ def build_manifest(params: Provision) -> Manifest:
     Instance i of a template has wording i modulo `params.wordings`. Raises ParamError on names that do not exist.
     """
     suite, train, heldout = choose(params)
+    counts = (params.train_instances, params.fresh_instances, params.heldout_instances)
+    if suite.single:  # a fresh instance would be the trained one again
+        counts = (1, 0, 1)
     plan: tuple[tuple[Split, tuple[str, ...], int], ...] = (
-        ("train", train, params.train_instances),
-        ("fresh", train, params.fresh_instances),
-        ("heldout", heldout, params.heldout_instances),
+        ("train", train, counts[0]),
+        ("fresh", train, counts[1]),
+        ("heldout", heldout, counts[2]),
     )
     splits = {
         split: [

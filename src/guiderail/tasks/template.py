@@ -24,7 +24,7 @@ class Template:
     name: the page's file name without .html. domain: coarse group for reports. max_steps: expert length plus about two.
     policy: the scripted expert. wordings: instruction formats with {placeholders}; the first is the page's own.
     threshold: raw reward that counts as success. heldout: kept out of training by default.
-    steps: (fewest, most) actions of the expert.
+    steps: (fewest, most) actions of the expert. scripted: whether there is an expert.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Template:
     wordings: tuple[str, ...]
     threshold: float = 1.0
     heldout: bool = False
+    scripted: bool = True
 
     def read(self, instruction: str) -> dict[str, str]:
         """Facts of `instruction`, in any of the wordings. Raises ValueError when it is none of them."""

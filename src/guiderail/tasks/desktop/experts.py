@@ -111,9 +111,12 @@ EXPERTS: dict[str, Policy] = {
     "files-new-folder": script(key("ctrl", "shift", "n"), text("{name}"), ENTER, DONE),
     "files-rename": script(click("{file}.txt", *ICON), key("f2"), text("{name}"), ENTER, DONE),
     "files-delete": script(click("{file}.txt", *ICON), key("delete"), ENTER, DONE),
-    "files-copy": script(click("{file}.txt", *ICON), key("ctrl", "c"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE),
-    "files-move": script(click("{file}.txt", *ICON), key("ctrl", "x"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE),
-    "files-rename-folder": script(click("archive", *ICON), key("f2"), text("{name}"), ENTER, DONE),
+    "files-copy": script(
+        click("{file}.txt", *ICON), key("ctrl", "c"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE
+    ),
+    "files-move": script(
+        click("{file}.txt", *ICON), key("ctrl", "x"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE
+    ),
     "terminal-mkdir": script(text("mkdir {name}\n"), DONE),
     "terminal-write": script(text("echo {word} > {name}\n"), DONE),
     "terminal-copy": script(text("cp plan.txt {name}.txt\n"), DONE),

@@ -1,8 +1,8 @@
 """A desktop template: an OSWorld task with {placeholders}, the values they take, and the expert that solves it.
 
 A template is one JSON file of this folder: an OSWorld task, and under "guiderail" what makes it a template:
-params {name: {"train": [...], "heldout": [...]}} (or {"from": other, "map": ...}), wordings, domain, steps, heldout, and
-files {name: text, or {"image": [width, height, colour]}} that upload_file steps put into the guest.
+params {name: {"train": [...], "heldout": [...]}} (or {"from": other, "map": ...}), wordings, domain, steps, heldout,
+and files {name: text, or {"image": [width, height, colour]}} that upload_file steps put into the guest.
 Guarantees: an instance is a pure function of template and seed; seeds of train and RL draw from the train values, seeds
 of fresh and held-out instances from the held-out values, which are disjoint; every instance is a checked OSWorld task.
 """

@@ -1,7 +1,8 @@
 """The judge's child process: metrics over files that a guest made, under limits.
 
 Reads a job from stdin: {"checks": [{"func", "result", "expected", "options", "has_expected"}], "limits": {...}},
-where result and expected are {"value", "finish"}. Writes {"scores": [...]} or {"error": "..."} to stdout. Guarantees: time, memory, file
+where result and expected are {"value", "finish"}. Writes {"scores": [...]} or {"error": "..."} to stdout. Guarantees:
+time, memory, file
 size and number of processes are limited before a byte of the guest is read; a file of the guest that cannot be read
 scores 0; everything else that goes wrong is an error, never a score.
 """

@@ -59,7 +59,8 @@ def default_search_engine(path: str | None) -> Any:
 
 def font_size(path: str | None) -> Any:
     """Font sizes of web pages."""
-    return _at(_prefs(path), "webkit", "webprefs", default={"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 0})  # fmt: skip
+    usual = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 0}
+    return _at(_prefs(path), "webkit", "webprefs", default=usual)
 
 
 def data_delete(path: str | None) -> str:
@@ -105,7 +106,7 @@ def _rows(path: str | None, sql: str) -> list[list[Any]]:
         raise Unreadable(path, f"no such database: {e}") from None
 
 
-# -- metrics -------------------------------------------------------------------------------------------------------------
+# -- metrics ----------------------------------------------------------------------------------------------------------
 def is_expected_bookmarks(roots: Rules, rules: Rules) -> float:
     """1 when the bookmark bar has exactly the folders (names), or the pages (urls), of the rule; or when a folder
     "Liked Authors" has exactly the pages of the rule."""

@@ -180,8 +180,8 @@ def check_tabstops(
     """How well each paragraph is split by one tab after so many words, set right at the far side.
 
     0 unless both documents have as many filled paragraphs, and each is cut at the tab into that many words (part
-    `index`) and the rest; then 1 minus the mean distance of the right tab stops from the expected ones, as a fraction of
-    the text's width.
+    `index`) and the rest; then 1 minus the mean distance of the right tab stops from the expected ones, as a fraction
+    of the text's width.
     """
     if result is None or expected is None:
         return 0.0

@@ -1,5 +1,5 @@
-"""Metrics over images. Similarity is SSIM (Wang et al. 2004, eq. 13) over grey 7 x 7 windows, uniform weights, K1 = 0.01,
-K2 = 0.03, sample covariance, data range 255: what scikit-image computes by default for 8-bit images."""
+"""Metrics over images. Similarity is SSIM (Wang et al. 2004, eq. 13) over grey 7 x 7 windows, uniform weights, K1 =
+0.01, K2 = 0.03, sample covariance, data range 255: what scikit-image computes by default for 8-bit images."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Judge a task: fetch what its metrics look at, compare in a child process, combine.
 
-Guarantees: only a model-issued Finish(failure) makes an infeasible task a success, and makes every other one a failure; a
+Guarantees: only a model-issued Finish(failure) makes an infeasible task a success, and makes every other one a
+failure; a
 judge that crashes, runs out of time or memory, or gives no number is a `JudgeError`, never a score; every judgement has
 a scratch folder of its own, so that episodes of one task cannot read each other's files. Combination as upstream: and =
 0 when one is 0, else the mean; or = the best.

@@ -1,6 +1,7 @@
 """How a rule compares a value: `{"method": "approx:0.1", "ref": 3}`.
 
-Guarantees: an unknown method is a ValueError (the judge's fault), never a wrong answer; patterns and code of a rule come
+Guarantees: an unknown method is a ValueError (the judge's fault), never a wrong answer; patterns and code of a rule
+come
 from the task file, values from the guest, and neither is evaluated.
 """
 
@@ -52,7 +53,8 @@ def holds(value: Any, rule: Mapping[str, Any]) -> bool:
         return str(value).upper() in (str(r).upper() for r in (ref if isinstance(ref, list) else [ref]))
     if method.startswith("range.") and isinstance(value, int | float) and isinstance(ref, list):
         low, high = ref
-        left, right = method.removeprefix("range.")
+        bounds = method.removeprefix("range.")
+        left, right = bounds[:1], bounds[1:]
         return bool(
             (low < value or (left == "[" and low == value)) and (value < high or (right == "]" and value == high))
         )

@@ -1,7 +1,7 @@
 """Which of OSWorld's metrics, getters and setup steps are implemented here, and where.
 
-Guarantees: a metric is named by module and function and imported in the judge's child only; `missing` says honestly what
-of a task is not covered.
+Guarantees: a metric is named by module and function and imported in the judge's child only; `missing` says honestly
+what of a task is not covered.
 """
 
 from __future__ import annotations

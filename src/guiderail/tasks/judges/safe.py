@@ -2,7 +2,8 @@
 
 Guarantees: before a library sees an office file, archive or XML its unpacked size and number of parts are bounded, and
 XML with a document type (entities: bombs, files of the judge's machine) is refused; a file that cannot be read is
-`Unreadable`, which counts as a wrong answer when the guest made it and as the judge's fault when it is the expected one.
+`Unreadable`, which counts as a wrong answer when the guest made it and as the judge's fault when it is the expected
+one.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import json
 import zipfile
 from pathlib import Path
 from typing import IO, Any
-
-from lxml import etree
 
 MAX_BYTES = 128 << 20
 MAX_UNPACKED = 512 << 20

@@ -77,7 +77,7 @@ def check_config_status(result: str | None, rules: Rules) -> float:
     return 0.0
 
 
-# -- Thunderbird ---------------------------------------------------------------------------------------------------------
+# -- Thunderbird ------------------------------------------------------------------------------------------------------
 _PREF = re.compile(r'^user_pref\("(?P<key>(?:[^"\\]|\\.)+)",\s*(?P<value>.+)\);$')
 
 
@@ -129,7 +129,7 @@ def check_thunderbird_filter(result: str | None, rules: Rules) -> float:
     return float(all(map(fits, rules.get("expect", []))) and not any(map(fits, rules.get("unexpect", []))))
 
 
-# -- LibreOffice ---------------------------------------------------------------------------------------------------------
+# -- LibreOffice ------------------------------------------------------------------------------------------------------
 _OOR = "{http://openoffice.org/2001/registry}"
 
 
@@ -169,7 +169,7 @@ def check_presenter_console_disable(result: str | None) -> float:
     )
 
 
-# -- VLC -----------------------------------------------------------------------------------------------------------------
+# -- VLC --------------------------------------------------------------------------------------------------------------
 def _vlcrc(path: str) -> dict[str, str]:
     """Settings that are not commented out."""
     pairs = (line.partition("=") for line in read_text(path).splitlines() if not line.startswith(("#", "[")))

@@ -1,8 +1,8 @@
 """compare_table: spreadsheets against each other and against rules.
 
-Sheets are named as upstream does: RI0, RNSheet1 = the result's by index or name, EI0, ENSheet1 = the expected one's; a bare
-number means the result's. Values are those the application stored (formulas are not evaluated here). Numbers are equal
-when they agree to four decimals; blank rows and columns at the end do not count.
+Sheets are named as upstream does: RI0, RNSheet1 = the result's by index or name, EI0, ENSheet1 = the expected one's;
+a bare number means the result's. Values are those the application stored (formulas are not evaluated here). Numbers
+are equal when they agree to four decimals; blank rows and columns at the end do not count.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def is_in_list(result: Any, rules: Rules) -> float:
 def compare_text_file(
     result: str | None, expected: str | None, ignore_blanks: bool = False, ignore_case: bool = False
 ) -> float:
-    """1 when two text files are equal; `ignore_blanks`: runs of white space count as one blank, those at the ends not."""
+    """1 when two text files are equal; `ignore_blanks`: runs of white space count as one blank, those at the ends
+    not."""
     if result is None or expected is None:
         return 0.0
     a, b = read_text(result), read_text(expected)
@@ -144,7 +145,8 @@ def compare_csv(result: str | None, expected: Any, strict: bool = True, ignore_c
 
 
 def check_csv(result: str | None, rules: Rules) -> float:
-    """1 when each record of rules["expect"] agrees with some row of the CSV file, none of rules["unexpect"] with any."""
+    """1 when each record of rules["expect"] agrees with some row of the CSV file, none of rules["unexpect"] with
+    any."""
     if result is None:
         return 0.0
     rows = list(csv.DictReader(io.StringIO(read_text(result))))
