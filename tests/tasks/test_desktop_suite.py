@@ -64,7 +64,18 @@ def test_every_wording_says_the_same_and_the_expert_ends(name):
             "h": 0.1,
         }
         for role in ("icon", "push-button", "check-box")
-        for text in ("Replace all in:", "Replace", "OK", "archive", f"{first.get('file')}.txt")
+        for text in (
+            "Replace all in:",
+            "Replace All",
+            "Close",
+            "Save",
+            "+",
+            "*",
+            "-",
+            "OK",
+            "archive",
+            f"{first.get('file')}.txt",
+        )
     ]
     done, instruction = [], make(spec(name, "train")).task.instruction
     while (decision := template.expert(everything, instruction, len(done), done)) is not None:

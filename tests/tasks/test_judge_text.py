@@ -155,7 +155,8 @@ def test_key_value_settings(tmp_path):
 def test_thunderbird_filter(tmp_path):
     path = file(
         tmp_path,
-        'version="9"\nname="x"\nenabled="yes"\naction="Forward"\nactionValue="a@b"\ncondition="AND (subject,contains,\\"discount\\")"\n',
+        'version="9"\nname="x"\nenabled="yes"\naction="Forward"\nactionValue="a@b"\n'
+        'condition="AND (subject,contains,\\"discount\\")"\n',
     )
     rule = {"enabled": "yes", "action": "Forward", "condition": ['AND (subject,contains,"discount")']}
     assert settings.check_thunderbird_filter(path, {"expect": [rule]}) == 1
@@ -164,8 +165,10 @@ def test_thunderbird_filter(tmp_path):
 
 def test_libreoffice_registry(tmp_path):
     xcu = """<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/2001/registry">
-    <item oor:path="/org.openoffice.Office.Writer/DefaultFont"><prop oor:name="Standard" oor:op="fuse"><value>Times New Roman</value></prop></item>
-    <item oor:path="/org.openoffice.Office.Common/Save/Document"><prop oor:name="AutoSaveTimeIntervall"><value>3</value></prop></item>
+    <item oor:path="/org.openoffice.Office.Writer/DefaultFont">
+    <prop oor:name="Standard" oor:op="fuse"><value>Times New Roman</value></prop></item>
+    <item oor:path="/org.openoffice.Office.Common/Save/Document">
+    <prop oor:name="AutoSaveTimeIntervall"><value>3</value></prop></item>
     </oor:items>"""
     path = file(tmp_path, xcu)
     assert settings.find_default_font(path, {"font_name": "Times New Roman"}) == 1
@@ -177,7 +180,8 @@ def test_libreoffice_registry(tmp_path):
 def test_vlc_status(tmp_path):
     path = file(
         tmp_path,
-        '<root><state>playing</state><information><category name="meta"><info name="filename">a b.mp4</info></category></information></root>',
+        '<root><state>playing</state><information><category name="meta"><info name="filename">a b.mp4</info>'
+        "</category></information></root>",
     )
     assert settings.is_vlc_playing(path, {"type": "file_name", "file_name": "a b.mp4"}) == 1
     assert settings.is_vlc_playing(path, {"type": "file_name", "file_name": "c.mp4"}) == 0
@@ -239,7 +243,10 @@ def test_chrome_profile(tmp_path):
 
 
 def test_accessibility_tree():
-    xml = '<desktop-frame xmlns:attr="https://accessibility.ubuntu.example.org/ns/attributes"><application name="galculator"><text name="">84</text></application></desktop-frame>'
+    xml = (
+        '<desktop-frame xmlns:attr="https://accessibility.ubuntu.example.org/ns/attributes">'
+        '<application name="galculator"><text name="">84</text></application></desktop-frame>'
+    )
     rule = {"xpath": "//application[contains(@name,'galculator')]//text", "text": "84", "exact": True}
     assert tree.check_accessibility_tree(xml, [rule]) == 1
     assert tree.check_accessibility_tree(xml, [{**rule, "text": "8"}]) == 0

@@ -158,3 +158,40 @@ def test_all_of_upstreams_tasks_load_and_most_are_covered():
     assert sum(n.fixed_ip for n in found) == 8
     assert sum(n.infeasible for n in found) == 30
     assert sum(n.covered for n in found) >= 0.6 * 370
+
+
+def suite_params(**more):
+    from guiderail.params import Provision
+
+    return Provision(suite="osworld", **more)
+
+
+def test_a_folder_of_tasks_is_a_suite(tmp_path, monkeypatch):
+    from guiderail.params import ParamError
+    from guiderail.tasks import splits
+    from guiderail.tasks.suites import choose, open_ended
+
+    monkeypatch.delenv("GUIDERAIL_OSWORLD", raising=False)
+    with pytest.raises(ParamError, match="GUIDERAIL_OSWORLD"):
+        choose(suite_params())
+    folder = tmp_path / "examples" / "os"
+    folder.mkdir(parents=True)
+    for i in range(9):
+        (folder / f"t{i}.json").write_text(json.dumps(TASK))
+    (folder / "login.json").write_text(
+        json.dumps(changed("config.0", {"type": "login", "parameters": {"platform": "x"}}))
+    )
+    monkeypatch.setenv("GUIDERAIL_OSWORLD", str(tmp_path))
+    suite, train, heldout = choose(suite_params())
+    assert {*train, *heldout} == {f"os.t{i}" for i in range(9)} and train and heldout
+    assert suite.single and open_ended("osworld")
+    manifest = splits.build_manifest(suite_params(fresh_instances=5, train_instances=5))
+    assert [len(manifest["splits"][s]) for s in ("train", "fresh", "heldout")] == [len(train), 0, len(heldout)]
+    with pytest.raises(ParamError, match=r"login\.json: not implemented: step login"):
+        choose(suite_params(templates=["os.login"]))
+    bad = tmp_path / "2" / "examples" / "os"
+    bad.mkdir(parents=True)
+    (bad / "b.json").write_text(json.dumps(changed("evaluator.func", "compare_tabel")))
+    monkeypatch.setenv("GUIDERAIL_OSWORLD", str(tmp_path / "2"))
+    with pytest.raises(ParamError, match=r"b\.json: evaluator\.func: 'compare_tabel'.*Did you mean compare_table"):
+        choose(suite_params())

@@ -92,7 +92,7 @@ def script(*moves: Move) -> Policy:
 SAVE = key("ctrl", "s")
 ENTER = key("enter")
 ICON = ("icon", "table-cell", "list-item", "canvas")
-BUTTON = ("push-button", "button")
+BUTTON = ("push-button", "button", "toggle-button")
 
 EXPERTS: dict[str, Policy] = {
     "editor-append": script(key("ctrl", "end"), text("{word}"), SAVE, DONE),
@@ -117,6 +117,7 @@ EXPERTS: dict[str, Policy] = {
     "files-move": script(
         click("{file}.txt", *ICON), key("ctrl", "x"), click("archive", *ICON, count=2), key("ctrl", "v"), DONE
     ),
+    "files-rename-folder": script(click("archive", *ICON), key("f2"), text("{name}"), ENTER, DONE),
     "terminal-mkdir": script(text("mkdir {name}\n"), DONE),
     "terminal-write": script(text("echo {word} > {name}\n"), DONE),
     "terminal-copy": script(text("cp plan.txt {name}.txt\n"), DONE),
