@@ -31,7 +31,7 @@ import psutil
 
 from guiderail.actions.types import Click
 from guiderail.pool.client import PoolClient, RemoteEnv
-from guiderail.pool.http import Http
+from guiderail.pool.http import Http, TransportError
 from guiderail.pool.providers.noop import NoopEnv
 from guiderail.services import service
 from guiderail.tasks.types import TaskSpec
@@ -195,7 +195,13 @@ def main() -> None:
     for think in (a.think, 0.0):
         for slots in a.slots:
             for which in ("ours", "one lock"):
-                r = measure(which, slots, a.seconds, think)
+                try:
+                    r = measure(which, slots, a.seconds, think)
+                except TransportError as e:  # a server that turns connections away has no latency to print
+                    kind = "paced" if think else "flat out"
+                    print(f"{kind:8s} {slots:5d} {which:8s} failed: {e}", flush=True)
+                    rows.append({"side": which, "load": kind, "slots": slots, "failed": str(e)})
+                    continue
                 rows.append(r)
                 line = f"{r['load']:8s} {slots:5d} {which:8s} {r['steps_per_s']:8.1f} {r['cpu_ms']:7.2f}"
                 cells = (f"{r[f'{k}_p50_ms']:.2f} / {r[f'{k}_p99_ms']:.2f}" for k in ("step", "allocate", "close"))

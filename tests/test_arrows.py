@@ -33,6 +33,7 @@ FLOORS = [
     {"train", "bench"},
     {"report"},
     {"stages"},
+    {"status"},
     {"cli", "commands", "doctor", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,5 +1,5 @@
 """The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
-pool, ui.
+pool, status, ui.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -36,6 +36,7 @@ around it:
   manifest    write the hashes of a base model again (after replacing its files)
   osworld     check a folder of OSWorld's task files and report what each needs
   pool        list machines of a pool, end orphans, show costs
+  status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
 
 Usually an engine runs the stages, and only those that need it:
@@ -248,6 +249,16 @@ def _pool(args: argparse.Namespace) -> None:
     command.run(args)
 
 
+def _status_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true", help="one JSON object per job")
+
+
+def _status(args: argparse.Namespace) -> None:
+    from guiderail.status import collect, show
+
+    print(show(collect(), args.json))
+
+
 EXTRA = {
     "setup": ("Find a Chromium or install one, and make the tracking store. Safe to repeat.", _setup_options),
     "doctor": (
@@ -269,6 +280,7 @@ EXTRA = {
         _osworld_options,
     ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
+    "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
 }
 RUN = {
@@ -280,6 +292,7 @@ RUN = {
     "schema": _schema,
     "pretrain": _pretrain,
     "manifest": _manifest,
+    "status": _status,
     "ui": _ui,
 }
 

@@ -1,8 +1,11 @@
 """The oracle sees each way a pool can fail; a short chaos run finds none of them."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +82,38 @@ def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     counts = json.loads(done.stdout[: done.stdout.rindex("}") + 1])
     assert counts["acknowledged"] > 50 and counts["episodes"]["success"] > 10
     assert sum(counts["faults"].values()) >= 14 and {"kill server", "freeze machine"} <= counts["faults"].keys()
+
+
+def test_a_signal_ends_every_process(tmp_path: Path) -> None:
+    """Also SIGINT where it was ignored at the start, as in a shell's background."""
+    command = [sys.executable, "-m", "guiderail.pool.chaos", "--rounds", "500", "--clients", "3", "--slots", "2"]
+    command += ["--calm", "0.1", "--keep", str(tmp_path / "logs")]
+    run = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    while not list((tmp_path / "logs").glob("client-*")):
+        assert run.poll() is None
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(30) == 130
+    left = [p for p in Path("/proc").glob("[0-9]*") if str(tmp_path).encode() in _command(p)]
+    assert left == []
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_server_that_does_not_start_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "guiderail.pool.chaos", "--rounds", "1", "--clients", "1", "--slots", "1"]
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "uvicorn.py").write_text("raise ImportError('no such thing here')\n")
+    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    done = subprocess.run(
+        [*command, "--keep", str(tmp_path / "logs")],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 1 and "no such thing here" in done.stderr and "Traceback" not in done.stderr

@@ -36,6 +36,15 @@ class DesktopEnv:
         self._step = 0
         self._last: Observation | None = None
 
+    @property
+    def fence(self) -> int:
+        """The fencing token of the present lease (see `types.Env`'s users in the pool)."""
+        return self.machine.fence
+
+    @fence.setter
+    def fence(self, token: int) -> None:
+        self.machine.fence = token
+
     async def reset(self, task: TaskSpec) -> StepResult:
         """Start `task`: fresh desktop, its setup, first look.
 

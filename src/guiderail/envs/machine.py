@@ -41,7 +41,7 @@ for top, folders, names in os.walk(sys.argv[1]):
                     digest = hashlib.sha256(f.read()).hexdigest()
         except OSError:
             continue
-        out[os.path.relpath(path, sys.argv[1])] = [kind, s.st_size, digest]
+        out[os.path.relpath(path, sys.argv[1])] = [kind, s.st_size if kind == "file" else 0, digest]
         if len(out) >= 20000:
             break
 json.dump(out, sys.stdout)
@@ -67,7 +67,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands at a path of a tree: "file", "folder" or "link"; bytes; sha256 (of a link: where it leads)."""
+    """What stands at a path: "file", "folder" or "link"; bytes of a file; sha256 (of a link: where it leads)."""
 
     kind: str
     size: int
@@ -88,6 +88,7 @@ class Machine:
     def __init__(self, url: str, *, uds: str = "", token: str = "", call_timeout_s: float = CALL_S) -> None:
         """`url`: http://host:port of the server; `uds`: its unix socket instead; `token`: of our own server."""
         self.url, self.where, self.call_timeout_s = url, uds or url, call_timeout_s
+        self.fence = 0  # token of the lease that acts; our server refuses older ones
         self.ours = False
         self.home = "/home/user"
         self.size = (0, 0)
@@ -121,7 +122,9 @@ class Machine:
         """Do `action` once, let the screen settle, look. Raises ValueError with nothing done, InfraError."""
         if self.ours:
             extra = action.seconds if isinstance(action, Wait) else 0.0
-            return await self._picture("/act", {"action": action_to_json(action)}, self.call_timeout_s + extra)
+            return await self._picture(
+                "/act", {"action": action_to_json(action), **self._token()}, self.call_timeout_s + extra
+            )
         match action:
             case Wait(seconds):
                 stock.check_wait(seconds)
@@ -154,7 +157,10 @@ class Machine:
         """A fresh desktop, in place. Raises Refusal where the server cannot (a stock one), InfraError."""
         if not self.ours:
             raise Refusal(f"{self.where} cannot reset itself; its provider restores a snapshot", 501, "unsupported")
-        return await self._picture("/reset", {}, max(self.call_timeout_s, 40.0))
+        return await self._picture("/reset", self._token(), max(self.call_timeout_s, 40.0))
+
+    def _token(self) -> dict[str, int]:
+        return {"fence": self.fence} if self.fence else {}
 
     async def _picture(self, path: str, body: dict[str, Any], timeout: float) -> Seen:
         reply = await self._send("POST", path, timeout, json=body)

@@ -24,7 +24,12 @@ def add_machine_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--name", default="", help="label of the machines; two pools of one account need two (default: from FILE)"
     )
-    p.add_argument("--vm-root", default="", metavar="DIR", help="provider process: the folder that is its cloud")
+    p.add_argument(
+        "--vm-root",
+        default="",
+        metavar="DIR",
+        help="process: the folder that is its cloud; local_desktop: where actions are written down",
+    )
     p.add_argument("--cloud", default="", metavar="FILE", help="cloud providers: a params.yaml, or env.cloud as JSON")
     p.add_argument("--desktop", default="", metavar="FILE", help="local_desktop: a params.yaml, or env.desktop as JSON")
 

@@ -27,7 +27,7 @@ from pydantic import PrivateAttr
 
 from guiderail import provenance
 from guiderail.params import ParamError, Params, load
-from guiderail.stages import checks
+from guiderail.stages import attempts, checks
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
@@ -156,6 +156,7 @@ def execute(
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
+        attempts.begin(work, job.address)
         meter = Meter(work / "cost.json")
         tracker = Tracker(
             work / "curves.jsonl",
@@ -191,8 +192,9 @@ def execute(
                 (out / "provenance.json").write_text(text)
                 tracker.artifact(out / "provenance.json")
                 publish(out, final)
-        except BaseException:
+        except BaseException as e:
             shutil.rmtree(out, ignore_errors=True)
+            attempts.fail(work, e)
             raise
         _forget(work)
     peak = cost.get("peak_pss_bytes", cost["peak_rss_bytes"]) / 2**20

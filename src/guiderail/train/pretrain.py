@@ -8,36 +8,22 @@ pointing stays on a plateau. The dense heads are dropped at the end. Never sees 
 
 from __future__ import annotations
 
-import os
 import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from guiderail.models.features import vision_forward
 from guiderail.train.pretrain_data import PageSet, ink, make_batch
+from guiderail.train.pretrain_loop import adam, fast, learn, load_state, rate
 from guiderail.train.pretrain_model import GRID_THW, DenseHeads, FoldedPatches, text_forward
 from guiderail.train.pretrain_rows import Row, RowMaker, dense_labels, letter_labels
 
 STATE = "state.safetensors"
-
-
-@contextmanager
-def fast(bfloat16: bool) -> Iterator[None]:
-    """Matrix products in bfloat16 if asked for; attention as plain products.
-
-    For 140 patches an image, torch's flash attention takes five times as long backward on a CPU.
-    """
-    with sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
-        yield
 
 
 def learn_glyphs(
@@ -59,7 +45,7 @@ def learn_glyphs(
     """
     block, head = visual.blocks[0], heads.letters[0]
     params = [*visual.patch_embed.parameters(), *block.mlp.parameters(), *block.norm2.parameters(), *head.parameters()]
-    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
+    optimiser = adam(params, lr)
     draw = random.Random(seed)
     for step in range(steps):
         for g in optimiser.param_groups:
@@ -139,47 +125,6 @@ def next_token(
     return lm, stats
 
 
-def rate(step: int, steps: int, warmup: int = 100, decay: float = 0.3) -> float:
-    """Warm-up, constant, then linear decay over the last share `decay` (Haegele et al. 2024)."""
-    start = int(steps * (1 - decay))
-    return min(1.0, (step + 1) / warmup) * (1.0 if step < start else max(0.02, (steps - step) / max(1, steps - start)))
-
-
-def save_state(path: Path, params: list[torch.Tensor], optimiser: torch.optim.Optimizer, step: int) -> None:
-    """Write parameters and Adam's state after `step` steps, atomically.
-
-    Tensors: step; and per parameter i p{i}, m{i}, v{i} (moments) and t{i} (its own number of updates; the text model
-    gets fewer than `step`).
-    """
-    state = {f"p{i}": p.detach() for i, p in enumerate(params)} | {"step": torch.tensor(step)}
-    for i, p in enumerate(params):
-        s = optimiser.state[p]
-        state |= {f"m{i}": s["exp_avg"], f"v{i}": s["exp_avg_sq"], f"t{i}": torch.as_tensor(s["step"])}
-    partial = path.with_suffix(".tmp")
-    save_file({k: v.contiguous().clone() for k, v in state.items()}, partial)
-    os.replace(partial, path)
-
-
-def load_state(path: Path, params: list[torch.Tensor], optimiser: torch.optim.Optimizer) -> int:
-    """Read what `save_state` wrote into `params` and `optimiser`; returns the number of steps done.
-
-    A parameter that the file lacks keeps its value; a file without t{i} is from before updates were counted apart.
-    """
-    state = load_file(path)
-    step = int(state["step"])
-    with torch.no_grad():
-        for i, p in enumerate(params):
-            if f"p{i}" not in state:
-                continue
-            p.copy_(state[f"p{i}"])
-            optimiser.state[p] = {
-                "step": state.get(f"t{i}", torch.tensor(float(step))),
-                "exp_avg": state[f"m{i}"],
-                "exp_avg_sq": state[f"v{i}"],
-            }
-    return step
-
-
 def train(
     model: Any,
     tokenizer: Any,
@@ -216,7 +161,7 @@ def train(
     original, folded = model.model.visual.patch_embed, FoldedPatches(conv)
     model.model.visual.patch_embed = folded
     params = [*model.parameters(), heads.read, heads.kind.weight, heads.kind.bias, *heads.letters.parameters()]
-    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
+    optimiser = adam(params, lr)
     state_file, step = work / STATE, 0
     if state_file.exists():
         step = load_state(state_file, params, optimiser)
@@ -235,34 +180,22 @@ def train(
             bfloat16=bfloat16,
             say=say,
         )
-    began = time.perf_counter()
-    sums: dict[str, list[float]] = {}
     maker = RowMaker(tokenizer, seed)
-    model.train()
-    while step < steps:
+
+    def loss_at(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        nonlocal shards, data
         if step % 200 == 0 and len(available()) != len(shards):
             shards = available()
             data = PageSet(folder, shards[1:])
+            say(f"{len(data)} pages from step {step} on")
         maker.random.seed(seed * 1_000_003 + step)
-        for g in optimiser.param_groups:
-            g["lr"] = lr * rate(step, steps)
         rows = make_batch(maker, data, batch, listing) if step >= read_first or step % 5 == 0 else []
         pages = [p for r in rows for p in r.pages] or maker.random.choices(data.busy, k=batch)
         with fast(bfloat16):
-            loss, stats = losses(model, heads, maker, data, rows, pages, see=not read_first <= step < joint_from)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(params, 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
-        step += 1
-        for k, v in stats.items():
-            sums.setdefault(k, []).append(v)
-        if step % 50 == 0:
-            means = " ".join(f"{k} {np.mean(v):.3f}" for k, v in sums.items())
-            say(f"step {step}/{steps} {(time.perf_counter() - began) / 60:.1f} min, {len(data)} pages: {means}")
-            sums = {}
-        if step % save_every == 0 or step == steps:
-            save_state(state_file, params, optimiser, step)
+            return losses(model, heads, maker, data, rows, pages, see=not read_first <= step < joint_from)
+
+    model.train()
+    learn(params, optimiser, loss_at, state_file, step=step, steps=steps, lr=lr, save_every=save_every, say=say)
     model.eval()
     maker = RowMaker(tokenizer, 7)
     with torch.no_grad():

@@ -7,7 +7,6 @@ weights on one machine, also when killed and resumed; no wording is a benchmark'
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ import torch
 from guiderail.models.features import vision_forward
 from guiderail.models.words import all_words
 from guiderail.train.pages import Target
-from guiderail.train.pretrain import fast, load_state, next_token, rate, save_state
+from guiderail.train.pretrain import next_token
 from guiderail.train.pretrain_data import PageSet
+from guiderail.train.pretrain_loop import adam, fast, learn, load_state
 from guiderail.train.pretrain_model import GRID_THW, FoldedPatches
 from guiderail.train.pretrain_rows import LETTERS, WRITE, Row, RowMaker, click_text, named
 
@@ -149,36 +149,34 @@ def learn_following(
     there, and read at the start.
     """
     params = [p for n, p in model.named_parameters() if not n.startswith("model.visual.")]
-    optimiser = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
+    optimiser = adam(params, lr)
     state, step = work / STATE, 0
     if state.exists():
         step = load_state(state, params, optimiser)
         say(f"following: resumed at step {step}")
     held, data = PageSet(folder, shards[:1]), PageSet(folder, shards[1:])
-    maker, began = Follower(tokenizer, seed), time.perf_counter()
-    sums: dict[str, list[float]] = {}
+    maker = Follower(tokenizer, seed)
     whole = model.model.visual.patch_embed
     model.model.visual.patch_embed = FoldedPatches(whole.proj)
-    model.train()
-    while step < steps:
+
+    def loss_at(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         maker.random.seed(seed * 1_000_003 + step)
-        for g in optimiser.param_groups:
-            g["lr"] = lr * rate(step, steps)
         with fast(bfloat16):
-            loss, stats = _loss(model, maker, data, maker.batch(data, batch))
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(params, 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
-        step += 1
-        for k, v in stats.items():
-            sums.setdefault(k, []).append(v)
-        if step % 50 == 0:
-            means = " ".join(f"{k} {np.mean(v):.3f}" for k, v in sums.items())
-            say(f"following {step}/{steps} {(time.perf_counter() - began) / 60:.1f} min: {means}")
-            sums = {}
-        if step % save_every == 0 or step == steps:
-            save_state(state, params, optimiser, step)
+            return _loss(model, maker, data, maker.batch(data, batch))
+
+    model.train()
+    learn(
+        params,
+        optimiser,
+        loss_at,
+        state,
+        step=step,
+        steps=steps,
+        lr=lr,
+        save_every=save_every,
+        say=say,
+        called="following",
+    )
     model.eval()
     maker = Follower(tokenizer, 7)
     with torch.no_grad():

@@ -107,8 +107,9 @@ for family, where in ((2, ("1.1.1.1", 53)), (2, ("127.0.0.1", {listener.getsockn
 
 
 def test_a_fork_bomb_stops_and_a_reset_ends_it(desk: Slot) -> None:
-    bomb = "import os\nn = 0\ntry:\n while n < 2000:\n  n += 1\n  if os.fork() == 0:\n   os.execvp('sleep', ['sleep', '99'])\n"
-    told = run(desk.guest, [*PY, f"{bomb}except OSError as e:\n print(n, e.errno)"], timeout=30)
+    grow = " while n < 2000:\n  n += 1\n  if os.fork() == 0:\n   os.execvp('sleep', ['sleep', '99'])\n"
+    bomb = f"import os\nn = 0\ntry:\n{grow}except OSError as e:\n print(n, e.errno)"
+    told = run(desk.guest, [*PY, bomb], timeout=30)
     assert told.output.split()[1:] == [b"11"] and int(told.output.split()[0]) <= SMALL.processes
     assert len(desk.guest.processes()) <= SMALL.processes + 5
     desk.untouched = False

@@ -1,4 +1,5 @@
-"""One client of the chaos test: `client.py URL TOKEN LOG NAME MODE`. Plays episodes until it is killed.
+"""One client of the chaos test: `client.py URL TOKEN LOG NAME MODE SUITE/TEMPLATE`. Plays episodes until it is killed,
+or whoever started it is gone.
 
 Every action is unique text, so that the machines' own journal tells what was done how often. It logs what it was
 given and told: lease, ack, end. MODE typed uses our client; gui_rl sends what gui-rl's client sends and asks again as
@@ -37,20 +38,22 @@ class Log:
         os.write(self.fd, json.dumps([round(time.time(), 4), self.name, kind, episode, *what]).encode() + b"\n")
 
 
-async def typed(client: PoolClient, log: Log, episode: int) -> str:
+async def typed(client: PoolClient, log: Log, episode: int, task: str) -> str:
     """One episode with our client; returns its outcome."""
     lease = await client.allocate(f"{log.name}-{episode}", ALLOCATE_S)
     log("lease", episode, lease.lease, lease.token)
     env = RemoteEnv(client, lease)
     try:
-        await env.reset(TaskSpec("noop", "count", episode))
+        suite, template = task.split("/")
+        await env.reset(TaskSpec(suite, template, episode))
         for step in range(STEPS):
             marker = f"{log.name}-{episode}-{step}"
             result = await env.step(Type(marker))
             log("ack", episode, marker, result.info.get("machine"), result.raw_reward)
-            if result.raw_reward != step + 1:
+            counted = result.raw_reward if suite == "noop" else result.observation.step
+            if counted != step + 1:
                 return "wrong_state"
-        return "success" if await env.evaluate() == STEPS else "wrong_state"
+        return "success" if await env.evaluate() == (STEPS if suite == "noop" else 0) else "wrong_state"
     finally:
         await env.close()
 
@@ -82,12 +85,12 @@ class GuiRl:
         raise Refusal("unreachable")
 
 
-async def compatible(client: GuiRl, log: Log, episode: int) -> str:
+async def compatible(client: GuiRl, log: Log, episode: int, task: str) -> str:
     """One episode as gui-rl plays it."""
     lease = (await client.post("/allocate", episode_id=f"{log.name}-{episode}"))["lease_id"]
     log("lease", episode, lease, None)
     try:
-        await client.post("/reset", lease_id=lease, task_config={"id": f"noop/count/{episode}"})
+        await client.post("/reset", lease_id=lease, task_config={"id": f"{task}/{episode}"})
         for step in range(STEPS):
             marker = f"{log.name}-{episode}-{step}"
             await client.post("/heartbeat", lease_id=lease)
@@ -100,15 +103,16 @@ async def compatible(client: GuiRl, log: Log, episode: int) -> str:
         await client.post("/close", lease_id=lease)
 
 
-async def play(url: str, token: str, log: Log, mode: str) -> None:
+async def play(url: str, token: str, log: Log, mode: str, task: str) -> None:
     """Episode after episode."""
     ours, theirs = PoolClient(url, token), GuiRl(url, token)
-    episode = 0
-    while True:
+    episode, parent = 0, os.getppid()
+    while os.getppid() == parent:
         episode += 1
         log("begin", episode)
         try:
-            outcome = await (compatible(theirs, log, episode) if mode == "gui_rl" else typed(ours, log, episode))
+            played = compatible(theirs, log, episode, task) if mode == "gui_rl" else typed(ours, log, episode, task)
+            outcome = await played
         except InfraError as e:
             outcome = f"infra_error:{e.cause}"
         except Refusal as e:
@@ -119,4 +123,4 @@ async def play(url: str, token: str, log: Log, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(play(sys.argv[1], sys.argv[2], Log(sys.argv[3], sys.argv[4]), sys.argv[5]))
+    asyncio.run(play(sys.argv[1], sys.argv[2], Log(sys.argv[3], sys.argv[4]), sys.argv[5], sys.argv[6]))

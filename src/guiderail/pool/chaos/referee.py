@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guiderail.errors import Explained
 from guiderail.pool.chaos.proxy import Proxy
 from guiderail.pool.providers.process import ProcessProvider
 from guiderail.pool.vm.noop import start_time
@@ -28,17 +29,24 @@ from guiderail.services import free_port
 
 TOKEN = "chaos-token-0123456789"
 TTL_S, SWEEP_S, CALL_S = 2.0, 1.0, 2.0
+DESKTOP_CALL_S = 10.0  # a reset and a settled screen take longer than a counter
 LOSS = 0.05
 START_S = 60.0
 SETTLE_S = 60.0
 OVER_S = 30.0
+SUITES = {"process": "noop/count", "local_desktop": "blank/blank"}
 FAULTS = ("kill client", "kill server", "kill machine", "freeze machine", "freeze server", "lose replies", "nothing")
+
+
+class RefereeError(Explained, RuntimeError):
+    """There is nothing to harm: the server does not start."""
 
 
 class Referee:
     """One run in `root`."""
 
-    def __init__(self, root: Path, clients: int, slots: int, seed: int) -> None:
+    def __init__(self, root: Path, clients: int, slots: int, seed: int, provider: str = "process") -> None:
+        self.provider, self.call_s = provider, CALL_S if provider == "process" else DESKTOP_CALL_S
         self.root, self.count, self.slots, self.rng = root, clients, slots, random.Random(seed)
         self.cloud, self.port = root / "cloud", free_port()
         self.proxy = Proxy(self.port, seed)
@@ -55,17 +63,21 @@ class Referee:
     # -- processes ----------------------------------------------------------------------------------------------------
     def pool_options(self) -> list[str]:
         """What server and sweeper must agree on."""
-        return ["--provider", "process", "--vm-root", str(self.cloud), "--state", str(self.root / "state.db")]
+        return ["--provider", self.provider, "--vm-root", str(self.cloud), "--state", str(self.root / "state.db")]
 
     async def start_server(self) -> None:
         """Start it and wait until it answers."""
         command = [sys.executable, "-m", "guiderail.pool.server", "--port", str(self.port), *self.pool_options()]
         command += ["--slots", str(self.slots), "--ttl", str(TTL_S), "--sweep", str(SWEEP_S), "--probe", "0.5"]
-        command += ["--call-timeout", str(CALL_S), "--gui-rl-ttl", str(4 * TTL_S), "--vm-ttl", "3600"]
+        command += ["--call-timeout", str(self.call_s), "--gui-rl-ttl", str(4 * TTL_S), "--vm-ttl", "3600"]
         with (self.root / "server.log").open("ab") as log:
             environment = {**os.environ, TOKEN_ENV: TOKEN}
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        await self.until(lambda: self.status() is not None, START_S, "the server answers")
+        server = self.server
+        await self.until(lambda: self.status() is not None or server.poll() is not None, START_S, "the server answers")
+        if server.poll() is not None:
+            said = (self.root / "server.log").read_text(errors="replace").splitlines()[-3:]
+            raise RefereeError(f"the server ended with {server.returncode} at its start: {' / '.join(said)}")
 
     def start_client(self) -> None:
         """Start another one; every fourth speaks gui-rl's wire."""
@@ -76,7 +88,10 @@ class Referee:
         command = [sys.executable, "-m", "guiderail.pool.chaos.client", f"http://127.0.0.1:{self.proxy.port}", TOKEN]
         with (self.root / "clients.log").open("ab") as out:
             self.clients[name] = subprocess.Popen(
-                [*command, str(log), name, mode], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [*command, str(log), name, mode, SUITES[self.provider]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def kill_client(self, name: str) -> None:
@@ -214,6 +229,9 @@ class Referee:
             process.kill()
             process.wait()
         await self.proxy.stop()
+        if self.provider != "process":  # desktops die with their server
+            await self.until(lambda: not self.machines(), 30, "no machine is left")
+            return
         provider = ProcessProvider(self.cloud)
         for vm in await provider.list({}):
             await provider.terminate(vm.id)

@@ -38,8 +38,9 @@ def make_provider(
 ) -> Provider:
     """The provider called `name` for `slots` machines; imports only that one. Raises ValueError.
 
-    `root` (process): folder that stands for the cloud; `boot_s` (noop, process): how long a machine boots; `cloud`
-    (docker, aws, volcengine, aliyun): what its machines are; `desktop` (local_desktop): what its desktops are.
+    `root`: (process) folder that stands for the cloud, (local_desktop) where actions are written down; `boot_s` (noop,
+    process): how long a machine boots; `cloud` (docker, aws, volcengine, aliyun): what its machines are; `desktop`
+    (local_desktop): what its desktops are.
     """
     if name == "local_browser":
         from guiderail.pool.providers.local_browser import LocalBrowserProvider
@@ -47,7 +48,7 @@ def make_provider(
         count = browsers or browsers_for(slots, os.cpu_count() or 1)
         return LocalBrowserProvider(browser, step_ms=step_ms, call_timeout_s=call_timeout_s, browsers=count)
     if name == "local_desktop":
-        return make_desktop(desktop, call_timeout_s)
+        return make_desktop(desktop, call_timeout_s, root)
     if name == "noop":
         from guiderail.pool.providers.noop import NoopProvider
 
@@ -65,7 +66,7 @@ def make_provider(
     raise ValueError(f"unknown provider {name!r}; known: {', '.join(NAMES)}")
 
 
-def make_desktop(desktop: Desktop | None, call_timeout_s: float) -> Provider:
+def make_desktop(desktop: Desktop | None, call_timeout_s: float, journal: str = "") -> Provider:
     """The provider local_desktop; without `desktop`, with the defaults of params.yaml."""
     from guiderail.params_desktop import Desktop
     from guiderail.pool.providers.local_desktop import LocalDesktopProvider
@@ -75,7 +76,8 @@ def make_desktop(desktop: Desktop | None, call_timeout_s: float) -> Provider:
     d = desktop or Desktop()
     limits = Limits(d.memory_mb, d.home_mb, d.tmp_mb, d.processes)
     rule = Rule(d.quiet_ms / 1000, d.settle_s)
-    return LocalDesktopProvider(size=(d.width, d.height), limits=limits, rule=rule, call_timeout_s=call_timeout_s)
+    size = (d.width, d.height)
+    return LocalDesktopProvider(size=size, limits=limits, rule=rule, call_timeout_s=call_timeout_s, journal=journal)
 
 
 def make_cloud(name: str, cloud: Cloud) -> CloudProvider:

@@ -29,7 +29,7 @@ OWN_LIMIT = 0.9  # a desktop gives up a little before the pool does, since it ca
 
 
 class LocalDesktopProvider(LocalProvider):
-    """Desktops of `size` pixels; `book` says what their tasks are."""
+    """Desktops of `size` pixels; `book` says what their tasks are; actions are written down in folder `journal`."""
 
     name = "local_desktop"
 
@@ -41,9 +41,11 @@ class LocalDesktopProvider(LocalProvider):
         rule: Rule | None = None,
         call_timeout_s: float = 20.0,
         walls: bool = True,
+        journal: str = "",
         book: Book = find,
     ) -> None:
         super().__init__()
+        self.journal = journal
         self.size, self.limits, self.rule, self.walls = size, limits or Limits(), rule or Rule(), walls
         self.call_timeout_s, self.book = call_timeout_s * OWN_LIMIT, book
         self.slots: WeakKeyDictionary[DesktopEnv, RunningSlot] = WeakKeyDictionary()
@@ -61,7 +63,7 @@ class LocalDesktopProvider(LocalProvider):
 
     async def new_env(self) -> Env:
         """A desktop of its own. Raises InfraError."""
-        slot = await start_slot(self.size, self.limits, self.rule, walls=self.walls)
+        slot = await start_slot(self.size, self.limits, self.rule, walls=self.walls, journal=self.journal)
         machine = Machine("", uds=slot.socket, call_timeout_s=self.call_timeout_s)
         env = _SlotEnv(machine, slot, book=self.book, call_timeout_s=self.call_timeout_s)
         try:

@@ -75,7 +75,7 @@ class RunningSlot:
 
 
 async def start_slot(
-    size: tuple[int, int], limits: Limits, rule: Rule, *, walls: bool = True, timeout_s: float = 60.0
+    size: tuple[int, int], limits: Limits, rule: Rule, *, walls: bool = True, journal: str = "", timeout_s: float = 60.0
 ) -> RunningSlot:
     """A desktop of `size` pixels whose server answers. Raises InfraError with the server's last words."""
     root = scratch_root(size)
@@ -84,6 +84,7 @@ async def start_slot(
     command = [sys.executable, "-m", "guiderail.pool.vm.server", "--slot", str(folder), "--ready-fd", "4"]
     command += ["--size", f"{size[0]}x{size[1]}", "--quiet-ms", str(1000 * rule.quiet_s)]
     command += ["--settle-s", str(rule.limit_s), *([] if walls else ["--no-walls"])]
+    command += ["--journal", journal] if journal else []
     for name, value in vars(limits).items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     status, unused, ready = os.pipe(), os.pipe(), os.pipe()

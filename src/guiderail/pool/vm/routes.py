@@ -18,11 +18,12 @@ from typing import Any
 
 from guiderail.actions.pyautogui_script import Pointer, read_script
 from guiderail.actions.types import Action
-from guiderail.actions.wire import action_from_json
+from guiderail.actions.wire import action_dumps, action_from_json
 from guiderail.pool.vm import programs
 from guiderail.pool.vm.desktop import Desktop
 from guiderail.pool.vm.guest import GuestError
 from guiderail.pool.vm.http import Refused, Request, Response, as_json, as_text
+from guiderail.pool.vm.journal import Journal
 from guiderail.pool.vm.screen import jpeg, png
 from guiderail.pool.vm.settle import Rule, Settled
 from guiderail.pool.vm.windows import WindowInfo
@@ -36,8 +37,8 @@ LOOKS = frozenset(("/look", "/reset", "/screen_size", "/window_size", "/desktop_
 class Routes:
     """Answers requests for one desktop."""
 
-    def __init__(self, desktop: Desktop, *, strict: bool) -> None:
-        self.desktop, self.strict = desktop, strict
+    def __init__(self, desktop: Desktop, *, strict: bool, journal: Journal | None = None) -> None:
+        self.desktop, self.strict, self.journal, self.fence = desktop, strict, journal, 0
         self.table: dict[tuple[str, str], Callable[[Request], Response]] = {
             ("GET", "/guiderail"): self.about,
             ("POST", "/act"): self.act,
@@ -93,12 +94,14 @@ class Routes:
         return as_json({**told, "size": list(d.size), "home": d.guest.home, "notes": d.notes})
 
     def act(self, request: Request) -> Response:
-        """{"action": typed action, "settle": bool, "screenshot": bool} -> see `_seen`. 422 for an action that means
-        nothing here (nothing was done then)."""
+        """{"action": typed action, "fence", "settle": bool, "screenshot": bool} -> see `_seen`. 422 for an action that
+        means nothing here (nothing was done then)."""
         told = request.json()
         began = time.perf_counter()
         try:
-            self.desktop.act(action_from_json(told.get("action")))
+            action = action_from_json(told.get("action"))
+            self._note("step", told, action_dumps(action))
+            self.desktop.act(action)
         except ValueError as e:
             raise Refused(422, str(e), "invalid_action") from None
         return self._seen(told, {"act_ms": 1000 * (time.perf_counter() - began)})
@@ -109,9 +112,22 @@ class Routes:
 
     def reset(self, request: Request) -> Response:
         """A fresh desktop, then as `look`."""
+        told = request.json()
         began = time.perf_counter()
+        self._note("reset", told, "")
         self.desktop.reset()
-        return self._seen({"settle": False, **request.json()}, {"reset_ms": 1000 * (time.perf_counter() - began)})
+        return self._seen({"settle": False, **told}, {"reset_ms": 1000 * (time.perf_counter() - began)})
+
+    def _note(self, kind: str, told: dict[str, Any], what: str) -> None:
+        """Take the call's fencing token, write the call down. Raises Refused for a token older than one seen before."""
+        fence = told.get("fence", self.fence)
+        if not isinstance(fence, int) or fence < self.fence:
+            if self.journal is not None:
+                self.journal.write("refused", int(fence), what)
+            raise Refused(409, f"fencing token {fence} is older than {self.fence}", "desktop")
+        self.fence = fence
+        if self.journal is not None:
+            self.journal.write(kind, fence, what)
 
     def _seen(self, wanted: dict[str, Any], info: dict[str, Any]) -> Response:
         """The PNG, with what was measured in the header X-Guiderail; without "screenshot" that as the body."""

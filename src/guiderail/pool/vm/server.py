@@ -25,6 +25,7 @@ from guiderail.pool.vm import slot, watchdog
 from guiderail.pool.vm.desktop import Desktop, attach
 from guiderail.pool.vm.guest import GuestError
 from guiderail.pool.vm.http import TcpServer, UnixServer, handler_of
+from guiderail.pool.vm.journal import Journal
 from guiderail.pool.vm.routes import Routes
 from guiderail.pool.vm.sandbox import Limits
 from guiderail.pool.vm.settle import Rule
@@ -47,6 +48,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--slot", default="", metavar="FOLDER", help="make a desktop of its own in this empty folder")
     p.add_argument("--size", type=_size, default=(1280, 720), metavar="WxH", help="of a slot's screen, in pixels")
     p.add_argument("--ready-fd", type=int, default=-1, help="a slot writes into this descriptor when it answers")
+    p.add_argument("--journal", default="", metavar="DIR", help="write down every action there before it is done")
     p.add_argument("--no-walls", action="store_true", help="a slot without a sandbox")
     for name, value in vars(Limits()).items():
         p.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help="limit of a slot (see Limits)")
@@ -97,7 +99,8 @@ def _end(sig: int, frame: FrameType | None) -> None:
 
 def _serve(desktop: Desktop, a: argparse.Namespace, token: str) -> None:
     """Answer, and say that we do. The main thread stays here: what it started would die with it."""
-    handler = handler_of(Routes(desktop, strict=not a.not_strict), token)
+    journal = Journal(Path(a.journal), Path(a.slot).name or str(a.port)) if a.journal else None
+    handler = handler_of(Routes(desktop, strict=not a.not_strict, journal=journal), token)
     server: socketserver.BaseServer
     if a.slot:
         path = f"{a.slot}/{SOCKET}"

@@ -1,0 +1,156 @@
+"""`guiderail status`: what of the chain is done, stale, running, failed or still to do, as both engines see it.
+
+Guarantees: asks DVC (by content) and Snakemake (a dry run) and changes no result; a stage that runs is known by its
+lock, so one that was killed is never shown as running. Without DVC or without Snakemake the other's view is shown and
+the lack is said.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from guiderail.errors import Explained
+from guiderail.stages.attempts import notes
+from guiderail.stages.locks import output_lock
+from guiderail.stages.paths import WORK
+from guiderail.workflow.ledger import dvc_command, environment
+from guiderail.workflow.spec import Job, Spec
+
+
+class StatusError(Explained, RuntimeError):
+    """An engine could not be asked."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job. state: done, stale, to do, running, failed or stopped; snakemake: up to date or would run."""
+
+    job: str
+    state: str
+    why: str
+    output: str
+    snakemake: str = ""
+
+
+def held(lock: Path) -> bool:
+    """Whether a process holds the flock `lock`. Never waits, holds it for no longer than the look."""
+    try:
+        with lock.open() as f:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def changes(entry: Any) -> str:
+    """What `dvc status --json` says of one job, in words."""
+    said = []
+    for part in entry:
+        if isinstance(part, str):
+            said.append(part)
+            continue
+        for kind, items in part.items():
+            if not isinstance(items, Mapping):
+                said.append(f"{kind}: {items}")
+                continue
+            for name, how in items.items():
+                if isinstance(how, Mapping):  # a parameter file: key -> how
+                    said += [f"{key} {h}" for key, h in how.items()]
+                elif kind == "changed outs":
+                    said.append(f"output {how}" if how != "not in cache" else "output not in DVC's cache")
+                else:
+                    said.append(f"{name} {how}")
+    return "; ".join(said)
+
+
+def ask_dvc() -> dict[str, Any] | None:
+    """Job -> changes, of the jobs that are not up to date. None without DVC. Raises StatusError."""
+    dvc = dvc_command()
+    if not dvc:
+        return None
+    done = subprocess.run([*dvc, "status", "--json"], env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StatusError(f"`dvc status` failed: {' '.join((done.stderr or done.stdout).split())[-500:]}")
+    return dict(json.loads(done.stdout or "{}"))
+
+
+def ask_snakemake() -> set[str] | None:
+    """Outputs that a `snakemake` now would make. None without Snakemake. Raises StatusError."""
+    if importlib.util.find_spec("snakemake") is None:
+        return None
+    command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    if done.returncode:
+        raise StatusError(f"`snakemake -n` failed: {' '.join(text.split())[-500:]}")
+    return {o.strip() for line in re.findall(r"^\s+output: (.+)$", text, re.M) for o in line.split(",")}
+
+
+def step_of(work: Path) -> str:
+    """`step 30, success 0.52` from the last whole line of an attempt's curves; empty without one."""
+    try:
+        lines = (work / "curves.jsonl").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        shown = [f"{k} {row[k]:.3g}" for k in row if k.endswith(("success", "loss")) and isinstance(row[k], float)]
+        return ", ".join([f"step {row.get('step')}", *shown[:2]])
+    return ""
+
+
+def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None, left: dict[str, Any]) -> Row:
+    """The state of one job: its lock first, then what DVC says, then what an attempt left."""
+    (out,) = spec.job_outs(job)
+    smk = "" if ahead is None else "would run" if out in ahead else "up to date"
+    note, work = left.get(job.address, (None, None))
+    if held(output_lock(WORK, Path(out))):
+        told = [f"since {time.strftime('%H:%M:%S', time.localtime(note.began))}, process {note.pid}"] if note else []
+        return Row(job.address, "running", ", ".join([*told, *filter(None, [step_of(work) if work else ""])]), out, smk)
+    there = Path(out).exists()
+    dirty = job.address in dvc if dvc is not None else not there
+    if not dirty:
+        return Row(job.address, "done", "", out, smk)
+    if note is not None and work is not None:
+        at = f"; the same command goes on from {step_of(work)}" if step_of(work) else ""
+        if note.why:
+            return Row(job.address, "failed", f"{note.why}{at}", out, smk)
+        return Row(job.address, "stopped", f"killed or the machine went down{at}", out, smk)
+    if not there:
+        return Row(job.address, "to do", "", out, smk)
+    return Row(job.address, "stale", changes(dvc[job.address]) if dvc else "", out, smk)
+
+
+def collect() -> list[Row]:
+    """A row for each job of the sweep, in the order of the chain."""
+    spec = Spec.read()
+    dvc, ahead, left = ask_dvc(), ask_snakemake(), notes(WORK)
+    return [row(job, spec, dvc, ahead, left) for job in spec.jobs()]
+
+
+def show(rows: list[Row], as_json: bool) -> str:
+    """The table as text, or as JSON."""
+    if as_json:
+        return json.dumps([asdict(r) for r in rows], indent=1)
+    width = max(len(r.job) for r in rows)
+    lines = [f"{r.job:<{width}}  {r.state:<8}{r.why}".rstrip() for r in rows]
+    done, total = sum(r.state == "done" for r in rows), len(rows)
+    lines.append(f"\nDVC: {done} of {total} up to date." if dvc_command() else "\nDVC is not installed.")
+    if rows[0].snakemake:
+        lines.append(f"Snakemake: would run {sum(r.snakemake == 'would run' for r in rows)} of {total}.")
+    return "\n".join(lines)
