@@ -25,6 +25,10 @@ class Cloud(Section):
     disk_gb: int = Field(0, ge=0, description="System disk; 0 = as the image has it.")
     cpus: float = Field(0.0, ge=0, description="docker: CPUs of a container; 0 = no limit.")
     memory_gb: float = Field(0.0, ge=0, description="docker: memory of a container; 0 = no limit.")
+    reset: Literal["recreate", "disk"] = Field(
+        "recreate",
+        description="Between leases: a new machine, or (aws, aliyun) the same one with its system disk made anew.",
+    )
     spot: bool = Field(False, description="Spot machines: cheaper, may be taken away at any time.")
     spot_max_price: float = Field(0.0, ge=0, description="Most to pay for an hour of a spot machine; 0 = no limit.")
     price_per_hour: float = Field(0.0, ge=0, description="Price of one machine; 0 = ask the provider where it tells.")
@@ -41,6 +45,7 @@ CLOUDS: dict[str, tuple[str, ...]] = {  # provider -> keys of env.cloud that it 
     "volcengine": ("region", "zone", "image", "instance_type", "subnet", "security_groups"),
     "aliyun": ("region", "image", "instance_type", "subnet", "security_groups"),
 }
+CAN_RENEW = ("aws", "aliyun")
 NOT_DOCKER = ("region", "zone", "instance_type", "security_groups", "disk_gb", "spot", "spot_max_price")
 
 
@@ -60,6 +65,8 @@ def check_cloud(provider: str, cloud: Cloud) -> None:
     unread = NOT_DOCKER if provider == "docker" else ("cpus", "memory_gb")
     if wrong := [k for k in unread if k in changed]:
         raise ValueError(f"env.cloud.{wrong[0]} means nothing to provider {provider}: leave it out.")
+    if cloud.reset == "disk" and provider not in CAN_RENEW:
+        raise ValueError(f"env.cloud.reset: disk is for {' and '.join(CAN_RENEW)}: leave it out for {provider}.")
     if cloud.spot_max_price and not cloud.spot:
         raise ValueError("env.cloud.spot_max_price is set: it needs env.cloud.spot: true.")
     if (cloud.price_per_hour or cloud.budget) and not cloud.currency:

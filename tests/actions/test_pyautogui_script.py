@@ -84,6 +84,11 @@ def test_the_reference_agents_edge_is_clamped_and_farther_is_off() -> None:
         ("(" * 5000, "not Python"),
         ("pyautogui.click(1, 2, clicks=9)", "1 to 3"),
         ("getattr(pyautogui, 'click')(1, 2)", "only calls"),
+        ("pyautogui.click(1, 1)\n" * 257, "257 actions or lines; a script may have 256"),
+        (";".join(["pyautogui.click(1, 1)"] * 257), "257 actions or lines"),
+        ("pyautogui.press(['a', 'b', 'c'], presses=100)", "300 actions or lines"),
+        ("pyautogui.press([" + "'a', " * 20_000 + "], presses=100)", "2000000 actions or lines"),  # took 25 s
+        ("pyautogui.write([" + "'a', " * 20_000 + "])", "20000 actions or lines"),
     ],
 )
 def test_everything_else_is_named(code: str, said: str) -> None:

@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 
 from guiderail.pool.app import build_app
+from guiderail.pool.door import door
 from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
 
@@ -19,10 +20,12 @@ TOKEN = "a-token-of-some-length"
 
 
 @contextlib.asynccontextmanager
-async def serving(pool: Pool, gui_rl: GuiRl | None = None, free: bool = True) -> AsyncIterator[str]:
+async def serving(
+    pool: Pool, gui_rl: GuiRl | None = None, free: bool = True, connections: int = 100
+) -> AsyncIterator[str]:
     """The url of `pool`, served until the block ends."""
     app = build_app(pool, TOKEN, gui_rl, free)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none", http=door(connections)))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined,method-assign]
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     task = asyncio.create_task(server.serve())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from guiderail.pool.chaos.oracle import judge
+from guiderail.pool.chaos.referee import Referee
+from guiderail.pool.vm import noop
 
 Lines = list[list[Any]]
 
@@ -23,6 +26,7 @@ def good() -> tuple[Lines, Lines, Lines]:
         [1.0, "m", 1, "reset", "noop/count/1/0"],
         [1.1, "m", 1, "step", step.replace("{}", "c1-1-0")],
         [1.2, "m", 1, "step", step.replace("{}", "c1-1-1")],
+        [1.9, "m", 1, "clean", ""],
         [2.0, "m", 2, "reset", "noop/count/2/0"],
         [2.1, "m", 2, "step", step.replace("{}", "c2-1-0")],
     ]
@@ -55,9 +59,9 @@ def test_a_clean_run_has_no_violations(tmp_path: Path) -> None:
     ("which", "at", "line", "said"),
     [
         (0, 2, [1.15, "m", 1, "step", '{"text": "c1-1-0"}'], "c1-1-0 was applied 2 times"),
-        (0, 5, [2.2, "m", 1, "step", '{"text": "c1-1-9"}'], "with token 1 after a newer one"),
-        (0, 5, [2.2, "m", 2, "step", '{"text": "c1-1-9"}'], "token 2 was used by"),
-        (0, 5, [2.2, "n", 1, "step", '{"text": "c1-1-9"}'], "token 1 was used by"),
+        (0, 6, [2.2, "m", 1, "step", '{"text": "c1-1-9"}'], "with token 1 after a newer one"),
+        (0, 6, [2.2, "m", 2, "step", '{"text": "c1-1-9"}'], "token 2 was used by"),
+        (0, 6, [2.2, "n", 1, "step", '{"text": "c1-1-9"}'], "token 1 was used by"),
         (1, 4, [1.2, "c1", "ack", 1, "c1-1-7", "m", 3.0], "c1-1-7 was acknowledged but no machine"),
         (1, 4, [1.2, "c1", "ack", 1, "c1-1-1", "m", 2.0], "acknowledged 2 times"),
         (1, 7, [1.96, "c2", "lease", 1, "lease-a", 2], "lease-a was given to"),
@@ -66,12 +70,39 @@ def test_a_clean_run_has_no_violations(tmp_path: Path) -> None:
         (1, 8, [2.2, "c2", "end", 1, "wrong_state"], "ended with 'wrong_state'"),
         (2, 0, [1.0, "leak", "3 machines for 2 slots"], "3 machines for 2 slots"),
         (2, 3, [9.0, "calm", 8.0, 9.0], "throughput was"),
+        (2, 0, [0.5, "calm", 0.1, 0.5], "no action was acknowledged before any harm"),
+        (2, 0, [0.5, "late", "machines are up"], "took too long until machines are up"),
     ],
 )
 def test_each_violation_is_seen(tmp_path: Path, which: int, at: int, line: list[Any], said: str) -> None:
     logs = good()
     logs[which].insert(at, line)
     assert any(said in v for v in verdict(tmp_path, *logs)), verdict(tmp_path, *logs)
+
+
+def test_what_is_not_there_is_seen_too(tmp_path: Path) -> None:
+    journal, client, referee = good()
+    assert any("uncleaned after token 1" in v for v in verdict(tmp_path, journal[:3] + journal[4:], client, referee))
+    assert any("1 windows of calm" in v for v in verdict(tmp_path, journal, client, referee[:-1]))
+    (tmp_path / "server.log").write_text("INFO: fine\nTraceback (most recent call last):\n")
+    assert any("1 faults of its own" in v for v in verdict(tmp_path, journal, client, referee))
+
+
+def test_machines_are_counted_by_their_processes_alone(tmp_path: Path) -> None:
+    """One whose folder is gone costs as much."""
+    referee = Referee(tmp_path, 1, 1, 0)
+    folder = tmp_path / "cloud" / "vms" / "m-1"
+    folder.mkdir(parents=True)
+    machine = subprocess.Popen([sys.executable, "-I", "-S", noop.__file__, str(folder), "0", "0"])
+    try:
+        while not (folder / "port").exists():
+            time.sleep(0.01)
+        shutil.rmtree(folder)
+        assert referee.machines() == {"m-1": machine.pid}
+    finally:
+        machine.kill()
+        machine.wait()
+    assert referee.machines() == {}
 
 
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from guiderail.params import Env, Params
-from guiderail.params_cloud import CLOUDS
+from guiderail.params_cloud import CLOUDS, check_cloud
 from guiderail.pool.options import provider_of
 from guiderail.pool.plan import NotConfirmed, Plan, check_consent, plan
 from guiderail.pool.providers import CLOUD_NAMES
@@ -90,6 +90,12 @@ def test_provision_makes_nothing_without_consent(cloud: Realm, tmp_path: Path) -
 
 def test_the_names_on_the_command_line_are_those_of_the_parameters() -> None:
     assert tuple(CLOUDS) == CLOUD_NAMES
+
+
+@pytest.mark.parametrize("cloud", ["docker", "volcengine"], indirect=True)
+def test_a_disk_is_made_anew_only_where_the_provider_can(cloud: Realm) -> None:
+    with pytest.raises(ValueError, match=r"env\.cloud\.reset: disk is for aws and aliyun"):
+        check_cloud(cloud.name, cloud.params(reset="disk"))
 
 
 def test_a_server_takes_its_cloud_from_params_or_json(cloud: Realm, tmp_path: Path) -> None:

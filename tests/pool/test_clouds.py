@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from guiderail.actions.types import Click
+from guiderail.envs.types import InfraError
 from guiderail.pool.providers import probe
 from guiderail.pool.providers.aws import user_data
 from guiderail.pool.providers.base import (
@@ -25,6 +27,7 @@ from guiderail.pool.providers.base import (
     VmSpec,
 )
 from guiderail.pool.providers.cloud import CloudProvider
+from guiderail.tasks.types import TaskSpec
 from pool.clouds.world import SECRET_KEY
 from pool.conformance.clouds import ENVIRONMENT, Realm, realm
 
@@ -119,7 +122,7 @@ def test_a_half_dead_machine_is_told_by_address_port_and_remedy(cloud: Realm, mo
         vm = await provider.create(spec())
         made = cloud.world.instances[vm.id]
         host, port = made.host, made.asked.get("Port", cloud.world.port)
-        while not (await probe.ping(f"{host}:{port}")).startswith("connections are taken"):
+        while not (await probe.ping(f"{host}:{port}", "a-1")).startswith("connections are taken"):
             await asyncio.sleep(0.05)
         with pytest.raises(Unreachable) as e:
             await provider.wait_ready(vm, 4.0)
@@ -278,7 +281,7 @@ def test_the_guest_timer_survives_a_reboot_and_minds_its_own_clock_only(tmp_path
         (tmp_path / name).chmod(0o755)
     out = tmp_path / "out"
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(out), "GUIDERAIL_BOOT_DIR": str(tmp_path / "boot")}
-    subprocess.run(["sh"], input=user_data(3600), text=True, check=True, env=env | {"NOW": "1000"})
+    subprocess.run(["sh"], input=user_data(3600, 10**9), text=True, check=True, env=env | {"NOW": "1000"})
     (script,) = (tmp_path / "boot").iterdir()
     for now in ("2830", "9999999"):  # the next boots
         subprocess.run([str(script)], check=True, env=env | {"NOW": now})
@@ -396,6 +399,86 @@ def test_a_daemon_elsewhere_needs_a_public_address(cloud: Realm) -> None:
         asyncio.run(cloud.provider(endpoint="unix:///nowhere.sock").start())
 
 
+@on("aws", "aliyun")
+def test_a_new_disk_keeps_machine_and_limit_and_forgets_what_was_on_it(cloud: Realm) -> None:
+    async def test(provider: CloudProvider) -> None:
+        vm = await provider.wait_ready(await provider.create(spec()), 20.0)
+        env = await provider.connect(vm)
+        await env.reset(TaskSpec("noop", "count", 1))
+        before = cloud.world.instances[vm.id]
+        release, process = before.release, before.process
+        clean = await provider.reset(vm)
+        assert (clean.id, clean.address, dict(clean.labels)) == (vm.id, vm.address, dict(vm.labels))
+        assert before.renewed == 1 and before.release == release and before.process is not process
+        with pytest.raises(InfraError, match="step before reset"):
+            await (await provider.connect(clean)).step(Click(0.5, 0.5))
+        assert len(cloud.world.instances) == len(created(cloud)) == 1
+
+    run(cloud.provider(reset="disk"), test)
+
+
+@on("aws", "aliyun")
+@pytest.mark.parametrize("fault", ["reset_failure", "disk_kept"])
+def test_a_disk_that_was_not_made_anew_fails_the_reset(cloud: Realm, fault: str) -> None:
+    """Also when the API says that it was: whoever still answers to the name has not forgotten the last lease."""
+
+    async def test(provider: CloudProvider) -> None:
+        vm = await provider.wait_ready(await provider.create(spec()), 20.0)
+        cloud.world.arm(fault)()
+        with pytest.raises(BootFailed, match="old server still answers" if fault == "disk_kept" else "is failed|snap"):
+            await provider.reset(vm)
+        for left in await provider.list({LABEL_NAME: "a-1"}):
+            await provider.terminate(left.id)
+        assert await provider.list({LABEL_POOL: "pool-a"}) == []
+
+    run(cloud.provider(reset="disk", boot_timeout_s=2.0), test)
+
+
+@on("aws", "aliyun")
+def test_a_new_disk_bears_a_moment_of_throttling(cloud: Realm) -> None:
+    async def test(provider: CloudProvider) -> None:
+        vm = await provider.wait_ready(await provider.create(spec()), 20.0)
+        cloud.world.arm("throttled_all", 4)()
+        assert (await provider.reset(vm)).id == vm.id and cloud.world.instances[vm.id].renewed == 1
+
+    run(cloud.provider(reset="disk"), test)
+
+
+def test_a_timer_that_is_set_again_after_a_new_disk_does_not_start_over(tmp_path: Path) -> None:
+    for name, body in (("shutdown", 'echo "$@" >> "$OUT"'), ("date", 'echo "$NOW"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    out = tmp_path / "out"
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(out), "GUIDERAIL_BOOT_DIR": str(tmp_path / "boot")}
+    for now in ("1000", "2800", "4601", "500"):  # at first, after half its time, past it, with a clock that lags
+        subprocess.run(["sh"], input=user_data(3600, 4600), text=True, check=True, env=env | {"NOW": now})
+    assert out.read_text().split("\n") == ["-P +60", "-P +30", "-P +60", "-P +60", ""]
+
+
+@on(*ALL)
+def test_an_address_that_another_machine_has_taken_over_is_not_ours(cloud: Realm) -> None:
+    """A spot machine was taken away, and its address went to a machine of another pool."""
+
+    async def test(provider: CloudProvider) -> None:
+        vm = await provider.wait_ready(await provider.create(spec()), 20.0)
+        env = await provider.connect(vm)
+        await env.reset(TaskSpec("noop", "count", 1))
+        assert await provider.ready(vm)
+        cloud.world.kill(vm.id)
+        cloud.world.boot(cloud.world.instances[vm.id])
+        while (said := await probe.ping(vm.address, "a-1")).startswith("no connection"):
+            await asyncio.sleep(0.02)
+        assert "this is machine of nobody yet, not a-1" in said and not await provider.ready(vm)
+        assert await probe.ping(vm.address, "b-1", claim=True) == ""
+        assert not await provider.ready(vm)
+        with pytest.raises(InfraError, match="this is machine b-1, not a-1"):
+            await (await provider.connect(vm)).reset(TaskSpec("noop", "count", 1))
+        with pytest.raises(Unreachable, match="refuses: this is machine b-1, not a-1"):
+            await provider.wait_ready(vm, 1.0)
+
+    run(cloud.provider(), test)
+
+
 def test_the_probe_tells_a_stranger_from_a_machine() -> None:
     async def main() -> None:
         async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -404,7 +487,7 @@ def test_the_probe_tells_a_stranger_from_a_machine() -> None:
 
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
-        assert "none of ours" in await probe.ping(f"{host}:{port}")
+        assert "none of ours" in await probe.ping(f"{host}:{port}", "a-1")
         server.close()
 
     asyncio.run(main())

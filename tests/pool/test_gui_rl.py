@@ -300,3 +300,27 @@ def test_over_a_restart_of_the_server_a_step_acts_once(tmp_path: Path) -> None:
             await ProcessProvider(cloud).terminate(vm.id)
 
     asyncio.run(main())
+
+
+def test_over_a_restart_the_task_still_judges_and_odd_request_ids_do_no_harm(tmp_path: Path) -> None:
+    async def main() -> None:
+        state, cloud = str(tmp_path / "s.db"), tmp_path / "cloud"
+
+        def new() -> Pool:
+            return Pool(ProcessProvider(cloud), PoolConfig(1, 5.0, 30.0, "p", keep=True), Store(state))
+
+        task = {"suite": "noop", "template": "count", "seed": 1, "threshold": 0.0}  # reached without a step
+        async with serving(new(), GuiRl()) as url:
+            c = GuiRlClient(url)
+            lease = (await c.allocate("ep"))["lease_id"]
+            await c.post("/reset", {"lease_id": lease, "task_config": task, "request_id": "gui-rl-act-x"})
+        async with serving(new(), GuiRl()) as url:
+            c = GuiRlClient(url, retries=1)
+            assert await c.evaluate(lease) == 1.0
+            assert (await c.reset(lease, None))["instruction"] == "noop noop/count/1/0"
+            await c.step(lease, CLICK)
+            await c.close(lease)
+        for vm in await ProcessProvider(cloud).list({}):
+            await ProcessProvider(cloud).terminate(vm.id)
+
+    asyncio.run(main())

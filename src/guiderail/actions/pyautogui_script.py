@@ -23,6 +23,7 @@ MODULES = ("pyautogui", "time")
 SIDES = {f"{k}{side}": k for k in ("ctrl", "alt", "shift") for side in ("left", "right")}
 KEYS = {**SIDES, "winleft": "meta", "winright": "meta", "optionleft": "alt", "optionright": "alt", "\n": "enter"}
 DEFAULT_PAUSE_S = 1.0
+MAX_ACTIONS = 256  # of one script: more would hold up whoever shares the reader, and outlast a call
 
 
 class OffScreen(ValueError):
@@ -62,13 +63,18 @@ def read_script(code: str, pointer: Pointer) -> list[Action]:
     """The actions of a script, in order; moves `pointer`. Raises ValueError; the pointer is then as it was."""
     if len(code) > 2 * MAX_TEXT:
         raise ValueError(f"the script has {len(code)} characters; at most {2 * MAX_TEXT} are read")
+    _few(code.strip().count("\n") + 1)  # before Python's own reader spends its time on them
     try:
         body = ast.parse(code.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise ValueError(f"the script is not Python: {type(e).__name__}: {e}") from None
     before = (pointer.x, pointer.y, list(pointer.held), pointer.pressed)
+    actions: list[Action] = []
     try:
-        return [action for statement in body for action in _statement(statement, pointer)]
+        for number, statement in enumerate(body, 1):
+            actions += _statement(statement, pointer)
+            _few(max(number, len(actions)))
+        return actions
     except ValueError:
         pointer.x, pointer.y, pointer.held, pointer.pressed = before
         raise
@@ -95,6 +101,11 @@ def _statement(node: ast.stmt, pointer: Pointer) -> list[Action]:
         raise
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as e:
         raise ValueError(f"line {node.lineno}: {name}: {e}") from None
+
+
+def _few(count: int) -> None:
+    if count > MAX_ACTIONS:
+        raise ValueError(f"{count} actions or lines; a script may have {MAX_ACTIONS}")
 
 
 def _number(value: Any, what: str) -> float:
@@ -181,6 +192,7 @@ def _hscroll(p: Pointer, clicks: Any, x: Any = None, y: Any = None, *_: Any, **_
 
 def _write(p: Pointer, message: Any = "", *_: Any, **__: Any) -> list[Action]:
     if isinstance(message, list | tuple):
+        _few(len(message))
         return [_keys(p, k) for k in message]
     return [Type(_text(message))] if message else []
 
@@ -190,6 +202,7 @@ def _press(p: Pointer, keys: Any, presses: Any = 1, *_: Any, **__: Any) -> list[
     if not 0 <= times <= 100:
         raise ValueError(f"{times} presses; at most 100 are carried")
     names = keys if isinstance(keys, list | tuple) else [keys]
+    _few(times * len(names))
     return [_keys(p, k) for _ in range(times) for k in names]
 
 

@@ -105,6 +105,8 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
     async def allocate(request: Request) -> Response:
         body, _ = await read(request, Allocate)
         lease = await pool.allocate(body.holder, body.ttl_s or pool.config.ttl_s, body.wait_s, body.request_id)
+        if await request.is_disconnected():
+            pool.unheard(lease)
         told = {"lease": lease.id, "token": lease.token, "slot": lease.slot, "ttl_s": lease.ttl_s}
         return answer(ok({**told, "call_timeout_s": pool.config.call_timeout_s}))
 

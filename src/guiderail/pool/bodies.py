@@ -6,17 +6,20 @@ status, class and sentence to answer. Values inside `task` and `action` are chec
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from guiderail.actions.types import Action
 from guiderail.pool.wire import MAX_BODY
 
 MAX_WAIT_S = 60.0
+BODY_S = 30.0  # until a body must have come
 
 
 class Refused(ValueError):
@@ -82,13 +85,19 @@ def digest(path: str, raw: bytes) -> int:
 
 
 async def read_raw(request: Request) -> bytes:
-    """The bytes of a body. Raises Refused (413)."""
-    raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > MAX_BODY:
-            raise Refused(413, "too_large", f"a request body may have {MAX_BODY} bytes")
-    return raw
+    """The bytes of a body. Raises Refused (408, 413)."""
+    raw = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                raw += part
+                if len(raw) > MAX_BODY:
+                    raise Refused(413, "too_large", f"a request body may have {MAX_BODY} bytes")
+    except TimeoutError:
+        raise Refused(408, "too_slow", f"the body did not come within {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "bad_json", "the connection was closed before the body had come") from None
+    return bytes(raw)
 
 
 def parsed(raw: bytes) -> Any:

@@ -32,6 +32,7 @@ class Calls:
     running: asyncio.Task[Reply] | None = None
     started: bool = False  # a reset succeeded
     over: bool = False  # the environment ended the episode
+    task: str = ""  # of the episode, for front ends that judge by it; kept over a restart
     state: dict[str, Any] = field(default_factory=dict)  # what a front end remembers of the episode; not kept
 
     async def once(self, request_id: str, digest: int, act: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
@@ -61,7 +62,7 @@ class Calls:
             reply = await act()
             if self.store is not None:
                 with contextlib.suppress(sqlite3.Error):  # the next server fences the lease: outcome not known
-                    self.store.call_done(self.lease, request_id, reply, self.started, self.over)
+                    self.store.call_done(self.lease, request_id, reply, self.started, self.over, self.task)
             return reply
         finally:
             self.running = None

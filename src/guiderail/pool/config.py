@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -25,6 +26,8 @@ class PoolConfig:
     keep: bool = False  # at a graceful end leave machines and leases to the next server
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", self.name):
+            raise ValueError(f"name = {self.name!r}: must be 1 to 40 of A-Z, a-z, 0-9, '_', '.' and '-' (a label)")
         if self.slots < 1:
             raise ValueError(f"a pool needs at least one slot, got {self.slots}")
         if self.prewarm is not None and not 0 <= self.prewarm <= self.slots:
@@ -35,6 +38,16 @@ class PoolConfig:
         for name in ("idle_ttl_s", "vm_ttl_s", "budget"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be 0 (none) or more")
+        if 0 < self.vm_ttl_s <= self.lease_room_s:
+            raise ValueError(
+                f"vm_ttl_s = {self.vm_ttl_s}: must be more than ttl_s + call_timeout_s = {self.lease_room_s}: no lease "
+                "would fit into a machine's life"
+            )
+
+    @property
+    def lease_room_s(self) -> float:
+        """What a machine must have left before its hard limit to be lent."""
+        return self.ttl_s + self.call_timeout_s
 
     @property
     def ready(self) -> int:

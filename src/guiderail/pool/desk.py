@@ -27,11 +27,12 @@ from guiderail.pool.leases import (
     Unwritten,
 )
 from guiderail.pool.machines import Machines
-from guiderail.pool.providers.base import Fenced, Misconfigured, Provider
+from guiderail.pool.providers.base import Fenced, Provider
 from guiderail.pool.queue import Queue, Waiter
 from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
+UNHEARD_S = 15.0  # gui-rl's client asks again after 1 s, ours after 6 at most
 COUNTS = (
     "steps",
     "resets",
@@ -68,7 +69,8 @@ class Desk:
     async def allocate(self, holder: str, ttl_s: float, wait_s: float, request_id: str) -> Lease:
         """A lease on a machine that answers, first come first served; the same request id gets the same one.
 
-        Raises NoSlot after `wait_s` seconds, BudgetExhausted or ProvisionFailed when none will come, Draining.
+        Raises NoSlot after `wait_s` seconds, BudgetExhausted or ProvisionFailed when none will come, Draining, and
+        RequestReused when the request id came with another holder or time to live.
         """
         if self.draining:
             raise Draining("the pool is shutting down")
@@ -77,7 +79,9 @@ class Desk:
         self._pump()
         try:
             async with asyncio.timeout(wait_s):
-                return await asyncio.shield(waiter.lease)
+                lease = await asyncio.shield(waiter.lease)
+                self.table.renew(lease, time.monotonic())  # who asks again is alive
+                return lease
         except TimeoutError:
             if waiter.askers == 1:  # nobody else waits for the same request
                 self.queue.forget(waiter)
@@ -89,6 +93,10 @@ class Desk:
         finally:
             waiter.askers -= 1
 
+    def unheard(self, lease: Lease) -> None:
+        """Nobody was there any more to be told of `lease`: it is kept for a retry, but not for its whole time."""
+        lease.deadline = min(lease.deadline, time.monotonic() + UNHEARD_S)
+
     def lease(self, lease_id: str, token: int) -> Lease:
         """The live lease, its time renewed. Raises LeaseError."""
         return self.table.get(lease_id, token, time.monotonic())
@@ -99,9 +107,9 @@ class Desk:
 
     async def close(self, lease: Lease) -> None:
         """Give the slot back, after a call that may still run on it."""
-        running = self.calls[lease.id].running
-        if running is not None:
-            await asyncio.wait([running])
+        book = self.calls[lease.id]
+        while book.running is not None:  # another may have begun before we were told that one ended
+            await asyncio.wait([book.running])
         self.table.release(lease)
         self._pump()
 
@@ -110,7 +118,7 @@ class Desk:
         self._pump()
 
     def _quarantine(self, slot: int, why: str) -> None:
-        """Take a slot out of use, its lease with it, and have its machine replaced."""
+        """Take a slot out of use, its lease with it, and have its machine replaced: later, if the last was no good."""
         self.table.down(slot, why)
         if not self.draining:
             self.counts["rebuilds"] += 1
@@ -181,8 +189,8 @@ class Desk:
         """Why no machine will be made any more."""
         if said := self.machines.over_budget():
             return BudgetExhausted(said)
-        trouble = self.machines.trouble
-        return ProvisionFailed(str(trouble)) if isinstance(trouble, Misconfigured) else None
+        refused = self.machines.refused()
+        return ProvisionFailed(refused) if refused else None
 
     def _shortage(self) -> str:
         """Why there is no machine, in words."""

@@ -37,6 +37,7 @@ from guiderail.pool.wire import Reply
 
 ROUTES = ("allocate", "heartbeat", "reset", "get_obs", "step", "evaluate", "start_recording", "end_recording", "close")
 PATHS = ("/status", *(f"/{r}" for r in ROUTES))
+GIVEN = "given-"  # before a client's own request ids, so that none is one of ours
 RETRYABLE = ("no_slot", "draining", "storage")
 
 
@@ -73,7 +74,7 @@ class Face:
         known = self.pool.table.leases.get(lease_id)
         return self.pool.lease(lease_id, known.token if known else 0)
 
-    async def allocate(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def allocate(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
         """A lease; the same one as long as nothing was done with it."""
         episode_id = body.get("episode_id")
         if episode_id is not None and not (isinstance(episode_id, str) and len(episode_id) <= 200):
@@ -84,6 +85,8 @@ class Face:
             self.pool.queue.forget(earlier)
         came = time.monotonic()
         lease = await self.pool.allocate(episode_id or "gui-rl", self.options.ttl_s, self.options.wait_s, key)
+        if await request.is_disconnected():
+            self.pool.unheard(lease)
         machine = self.pool.machines.slots[lease.slot]
         name = machine.vm.name if machine.vm else ""
         env_id = f"env-{digest('env', name.encode()) & 0xFFFFFFFFFFFF:012x}"
@@ -175,7 +178,7 @@ def request_id_of(body: dict[str, Any]) -> str:
     given = body.get("request_id", "")
     if not isinstance(given, str) or len(given) > 64:
         raise Refused(200, "bad_request", "request_id must be a string of at most 64 characters")
-    return given
+    return f"{GIVEN}{given}" if given else ""
 
 
 def checked(reply: Reply) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def add_routes(app: FastAPI, pool: Pool, options: GuiRl) -> None:
             try:
                 body = await read_json(request)
                 if route == "allocate":
-                    answer = await face.allocate(body)
+                    answer = await face.allocate(body, request)
                 elif route in ("reset", "step"):
                     answer = await face.changing(route, body, request)
                 elif route in ("get_obs", "evaluate"):

@@ -53,8 +53,11 @@ class Episode:
         """The episode of a lease; after a restart of the server, what its call book still tells."""
         if "gui_rl" not in calls.state:
             episode = calls.state["gui_rl"] = cls()
+            episode.task = task_from_json(orjson.loads(calls.task)) if calls.task else None
             for request, what in calls.seen.items():
                 kind, _, number = request.rpartition("-")
+                if kind not in ("gui-rl-act", "gui-rl-look"):
+                    continue
                 if kind == "gui-rl-act" and int(number) > episode.number:
                     episode.number, episode.last = int(number), Last(what, request, ("", 0), replied=-1e9)
                 elif kind == "gui-rl-look":
@@ -134,6 +137,7 @@ def reset(pool: Pool, calls: Calls, episode: Episode, body: dict[str, Any]) -> A
         result = await env.reset(task)
         pool.counts["resets"] += 1
         calls.started, calls.over = True, result.done
+        calls.task = orjson.dumps(task.to_json()).decode()
         episode.task, episode.pointer = task, Pointer(result.observation.width, result.observation.height)
         episode.remember(result)
         return episode.answer()

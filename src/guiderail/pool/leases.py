@@ -181,11 +181,21 @@ class LeaseTable:
             raise UnknownLease(f"lease {lease_id[:64]!r} is unknown; allocate one first")
         if token != lease.token:
             raise StaleToken(f"token {token} is not the token of lease {lease_id}")
-        lease.deadline = now + lease.ttl_s
+        self.renew(lease, now)
         return lease
 
+    def renew(self, lease: Lease, now: float) -> None:
+        """A sign of life of its holder."""
+        lease.deadline = now + lease.ttl_s
+
+    def check(self, lease: Lease) -> None:
+        """Whoever waited with a lease in hand looks again before it acts. Raises LeaseEnded."""
+        if self.leases.get(lease.id) is not lease:
+            raise LeaseEnded(f"lease {lease.id} {self.ended.get(lease.id, 'is over')}; allocate a new one")
+
     def begin(self, lease: Lease) -> None:
-        """A call starts: the lease cannot expire until `finish`."""
+        """A call starts: the lease cannot expire until `finish`. Raises LeaseEnded: its slot may be another's now."""
+        self.check(lease)
         lease.calls += 1
 
     def finish(self, lease: Lease, now: float) -> None:

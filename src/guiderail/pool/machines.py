@@ -25,10 +25,12 @@ from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
 CREATE_TIMEOUT_S = 60.0  # what a provider may take to ask for a machine
+RESET_TIMEOUT_S = 120.0  # what a reset may take beside the boot that it may be
 CLOSE_TIMEOUT_S = 10.0
 GATE_TIMEOUT_S = 5.0
 MAX_PAUSE_S = 10.0
 QUOTA_PAUSE_S = 30.0
+REFUSED_S = 60.0  # so long a refusal (credentials, image) is told to everybody before it is tried again
 END_TRIES = 3
 
 Phase = Literal["empty", "booting", "cleaning", "up", "ending"]
@@ -38,7 +40,8 @@ Phase = Literal["empty", "booting", "cleaning", "up", "ending"]
 class Slot:
     """A place for a machine. `since`: when its phase began; `expires`: its hard limit, 0 = none.
 
-    Both are monotonic, so that a clock that is set does not end machines.
+    Both are monotonic, so that a clock that is set does not end machines. `failures`: machines replaced since one
+    last did what it was asked.
     """
 
     index: int
@@ -47,6 +50,7 @@ class Slot:
     vm: Vm | None = None
     env: Env | None = None
     expires: float = 0.0
+    failures: int = 0
 
     def enter(self, phase: Phase) -> None:
         """Change the phase."""
@@ -71,6 +75,7 @@ class Machines:
         self.admission = asyncio.Semaphore(config.max_boots)
         self.background = Background()
         self.trouble: ProviderError | None = None  # why the last boot failed, until one works
+        self.refused_at = 0.0
         self.boots = 0
 
     # -- what can be asked for ----------------------------------------------------------------------------------------
@@ -82,11 +87,13 @@ class Machines:
         self.background.spawn(self._boot(slot))
 
     def rebuild(self, index: int, why: str) -> None:
-        """Replace the machine of a slot that is up, in the background."""
+        """Replace the machine of a slot that is up, in the background; with growing pauses when none is any good."""
         slot = self.slots[index]
         assert slot.phase == "up", slot
         slot.enter("booting")
-        self.background.spawn(self._rebuild(slot, why))
+        pause = min(MAX_PAUSE_S, 0.1 * 2**slot.failures) if slot.failures else 0.0
+        slot.failures = min(slot.failures + 1, 10)
+        self.background.spawn(self._rebuild(slot, why, pause))
 
     def clean(self, index: int) -> None:
         """Make the machine of a slot that is up as new, in the background."""
@@ -112,8 +119,7 @@ class Machines:
     async def ready(self, index: int) -> bool:
         """The readiness gate: whether the slot's machine answers now and has time left for another lease."""
         slot = self.slots[index]
-        margin = self.config.ttl_s + self.config.call_timeout_s
-        if slot.vm is None or (slot.expires and time.monotonic() + margin > slot.expires):
+        if slot.vm is None or (slot.expires and time.monotonic() + self.config.lease_room_s > slot.expires):
             return False
         try:
             async with asyncio.timeout(GATE_TIMEOUT_S):
@@ -137,6 +143,11 @@ class Machines:
             return ""
         return f"the budget of {limit:g} {self.provider.currency} is spent ({spent:.2f}): no machine is made any more"
 
+    def refused(self) -> str:
+        """Why the provider will make no machine whatever is tried, as long as that is news; else ""."""
+        fresh = isinstance(self.trouble, Misconfigured) and time.monotonic() - self.refused_at < REFUSED_S
+        return str(self.trouble) if fresh else ""
+
     async def stop(self, keep: bool) -> None:
         """End all work; with `keep` leave machines that are up, else end them."""
         await self.background.cancel()
@@ -158,12 +169,9 @@ class Machines:
                         log.error("slot %d stays empty: %s", slot.index, said)
                         break
                     await self._make(slot)
-                self.trouble = None
-                slot.enter("up")
-                return self.on_up(slot.index)
             except Misconfigured as e:
                 log.error("slot %d stays empty: %s", slot.index, e)
-                self.trouble = e
+                self.trouble, self.refused_at = e, time.monotonic()
                 break
             except Exception as e:  # whatever it is, the slot stays down and is tried again
                 pause = max(pause, QUOTA_PAUSE_S) if isinstance(e, QuotaExceeded) else pause
@@ -171,6 +179,10 @@ class Machines:
                 self.trouble = e if isinstance(e, ProviderError) else ProviderError(f"{type(e).__name__}: {e}")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, max(MAX_PAUSE_S, pause))
+            else:  # what goes wrong from here on is no fault of the machine
+                self.trouble = None
+                slot.enter("up")
+                return self.on_up(slot.index)
         slot.enter("empty")
         self.on_stuck()
 
@@ -197,16 +209,21 @@ class Machines:
         up, took = self.count("up") + 1, time.monotonic() - started
         log.info("slot %d: machine %s is up after %.1f s; %d of %d are", slot.index, vm.name, took, up, c.slots)
 
-    async def _rebuild(self, slot: Slot, why: str) -> None:
+    async def _rebuild(self, slot: Slot, why: str, pause: float = 0.0) -> None:
         await self._end(slot, why)
+        await asyncio.sleep(pause)
         await self._boot(slot)
 
     async def _clean(self, slot: Slot) -> None:
         vm = slot.vm
         assert vm is not None
+        if said := self.over_budget():  # made as new may mean made anew
+            slot.enter("ending")
+            await self._retire(slot, said)
+            return self.on_stuck()
         try:
             await self._close(slot)
-            async with self.admission, asyncio.timeout(self.config.boot_timeout_s):
+            async with self.admission, asyncio.timeout(self.config.boot_timeout_s + RESET_TIMEOUT_S):
                 slot.vm = vm = await self.provider.reset(vm)
                 self.store.vm_made(vm.name, vm.id, vm.price_per_hour)
                 slot.env = await self.provider.connect(vm)

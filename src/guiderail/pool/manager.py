@@ -19,13 +19,14 @@ from guiderail.pool import ledger
 from guiderail.pool.config import PoolConfig
 from guiderail.pool.desk import Desk
 from guiderail.pool.leases import Lease
-from guiderail.pool.providers.base import Provider
+from guiderail.pool.providers.base import LABEL_POOL, Provider
 from guiderail.pool.recovery import recover
 from guiderail.pool.store import Store
 from guiderail.pool.sweeper import sweep
 from guiderail.pool.wire import Reply, refusal
 
 log = logging.getLogger("guiderail.pool")
+LAST_LOOK_S = 60.0
 
 
 class Pool(Desk):
@@ -58,18 +59,33 @@ class Pool(Desk):
             for lease in list(self.table.leases.values()):
                 self.table.down(lease.slot, "the pool was stopped")
         await self.machines.stop(keep)
+        if self.provider.durable:
+            await self._last_look()
         await self.provider.stop()
         self.store.close()
 
+    async def _last_look(self) -> None:
+        """Nobody sweeps after us: end what an API showed too late, and say what is left."""
+        staying = {s.vm.name for s in self.machines.slots if s.vm is not None}
+        try:
+            async with asyncio.timeout(LAST_LOOK_S):
+                await sweep(self.provider, self.config.name, staying, self.store)
+                left = [v.name for v in await self.provider.list({LABEL_POOL: self.config.name})]
+        except Exception as e:
+            left = [f"whatever there is, since it cannot be listed ({type(e).__name__}: {e})"]
+        if left := [n for n in left if n not in staying]:
+            log.error("left behind: %s; end it with `guiderail pool sweep --yes`", ", ".join(left))
+
     # -- calls --------------------------------------------------------------------------------------------------------
     async def call(self, lease: Lease, request_id: str, digest: int, act: Callable[[Env], Awaitable[Reply]]) -> Reply:
-        """Run `act` on the lease's screen once per `request_id`. Raises Busy, RequestReused."""
+        """Run `act` on the lease's screen once per `request_id`. Raises LeaseEnded, Busy, RequestReused."""
+        self.table.check(lease)
         return await self.calls[lease.id].once(request_id, digest, lambda: self._run(lease, act))
 
     async def _run(self, lease: Lease, act: Callable[[Env], Awaitable[Reply]]) -> Reply:
+        self.table.begin(lease)
         env = self.machines.slots[lease.slot].env
         assert env is not None
-        self.table.begin(lease)
         inner = asyncio.ensure_future(act(env))
         inner.add_done_callback(lambda t: t.cancelled() or t.exception())  # an abandoned call's error is no news
         limit = self.config.call_timeout_s
@@ -78,7 +94,9 @@ class Pool(Desk):
             if not done:
                 inner.cancel()
                 return self._broken(lease, "timeout", f"the environment did not answer within {limit:g} s")
-            return inner.result()
+            reply = inner.result()
+            self.machines.slots[lease.slot].failures = 0
+            return reply
         except InfraError as e:
             return self._broken(lease, e.cause, str(e))
         except JudgeError as e:
@@ -104,39 +122,45 @@ class Pool(Desk):
         """Every half second: end leases whose time is over and machines that died or lived too long or in vain."""
         while True:
             await asyncio.sleep(min(0.5, self.config.ttl_s / 4))
-            now = time.monotonic()
-            for lease in self.table.expire(now):
-                self.counts["expired"] += 1
-                log.warning(
-                    "lease of %s on slot %d expired after %g s of silence", lease.holder, lease.slot, lease.ttl_s
-                )
-            for lease in list(self.table.leases.values()):
-                if 0 < self.machines.slots[lease.slot].expires < now:
-                    self._quarantine(lease.slot, "its machine has come to its hard limit")
-            self._reclaim(now)
-            if now - self.probed >= min(self.config.probe_s, 60.0):
-                self.probed = now
-                for slot in self.table.idle():
-                    self._look_at(slot)
-            live = self.table.leases
-            self.calls = {k: v for k, v in self.calls.items() if k in live or v.running is not None}
-            self.queue.prune(live)
-            self._pump()
+            try:
+                self._look_around(time.monotonic())
+            except Exception:  # leases must go on expiring whatever one look met
+                log.exception("a look at leases and machines failed; the next comes soon")
+
+    def _look_around(self, now: float) -> None:
+        for lease in self.table.expire(now):
+            self.counts["expired"] += 1
+            log.warning("lease of %s on slot %d expired after %g s of silence", lease.holder, lease.slot, lease.ttl_s)
+        for lease in list(self.table.leases.values()):
+            if 0 < self.machines.slots[lease.slot].expires < now:
+                self._quarantine(lease.slot, "its machine has come to its hard limit")
+        self._reclaim(now)
+        if now - self.probed >= min(self.config.probe_s, 60.0):
+            self.probed = now
+            for slot in self.table.idle():
+                self._look_at(slot)
+        live = self.table.leases
+        self.calls = {k: v for k, v in self.calls.items() if k in live or v.running is not None}
+        self.queue.prune(live)
+        self._pump()
 
     def _reclaim(self, now: float) -> None:
-        """End machines beyond `prewarm` that were idle for too long."""
-        limit = self.config.idle_ttl_s
+        """End machines beyond `prewarm` that were idle for too long, and idle ones once the budget is spent."""
+        limit, spent = self.config.idle_ttl_s, self.machines.over_budget()
         spare = self.config.slots - self.machines.count("empty", "ending") - self.config.ready
-        for slot in self.table.idle()[::-1] if limit else []:
-            if spare > 0 and now - self.machines.slots[slot].since >= limit and not len(self.queue):
+        for slot in self.table.idle()[::-1] if (limit or spent) and not len(self.queue) else []:
+            if spent or (spare > 0 and now - self.machines.slots[slot].since >= limit):
                 self.table.down(slot, "idle")
-                self.machines.retire(slot, f"idle for {limit:g} s")
+                self.machines.retire(slot, spent or f"idle for {limit:g} s")
                 spare -= 1
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.config.sweep_s)
-            self.counts["swept"] += await sweep(self.provider, self.config.name, self.machines.names, self.store)
+            try:
+                self.counts["swept"] += await sweep(self.provider, self.config.name, self.machines.names, self.store)
+            except Exception:  # orphans must go on being looked for
+                log.exception("a look for orphans failed; the next comes in %g s", self.config.sweep_s)
 
     def status(self) -> dict[str, Any]:
         """Counts for people and monitors; no secrets."""

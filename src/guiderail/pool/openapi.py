@@ -23,6 +23,7 @@ ERRORS: dict[str, tuple[tuple[int, ...], str]] = {
     "not_found": ((404,), "no such route"),
     "unknown_lease": ((404,), "no such lease was ever given out, or it ended very long ago"),
     "method_not_allowed": ((405,), "the route has another method"),
+    "too_slow": ((408,), "the body did not come in time; nothing was done"),
     "lease_ended": ((409,), "the lease was yours but is over: expired, revoked, closed or fenced by a restart"),
     "stale_token": ((409,), "the fencing token is not the lease's"),
     "busy": ((409,), "another call is running on the lease"),

@@ -30,7 +30,11 @@ FENCED = "was fenced: the server ended and {}"
 async def recover(pool: Desk) -> None:
     """Take up, fence and end. Called once, before anything is lent. Raises what `provider.list` raises."""
     store, rows = pool.store, {r.name: r for r in pool.store.live_vms()}
-    leases = {x.vm: x for x in store.live_leases()}
+    leases: dict[str, LeaseRow] = {}
+    for lease in store.live_leases():
+        if lease.vm in leases:  # its end could not be written; the machine was cleaned and lent anew
+            _fence(pool, leases[lease.vm].id, FENCED.format("its machine was lent anew"))
+        leases[lease.vm] = lease
     for lease_id, why in store.ended_leases(REMEMBERED):
         pool.table.remember(lease_id, why)
     listed = await pool.provider.list({LABEL_POOL: pool.config.name}) if pool.provider.durable else []
@@ -43,10 +47,8 @@ async def recover(pool: Desk) -> None:
         pool.machines.names.add(name)
         _adopt(pool, index, there[name], screens.pop(name), rows[name], leases.pop(name, None))
     for lease in leases.values():
-        pool.counts["fenced"] += 1
-        why = FENCED.format("its machine is gone" if lease.vm not in there else "its machine does not answer")
-        store.lease_ended(lease.id, why)
-        pool.table.remember(lease.id, why)
+        gone = lease.vm not in there
+        _fence(pool, lease.id, FENCED.format("its machine is gone" if gone else "its machine does not answer"))
     for env in screens.values():
         await env.close()
     for name in rows.keys() - there.keys():
@@ -56,6 +58,13 @@ async def recover(pool: Desk) -> None:
         with contextlib.suppress(TimeoutError):  # the rest is found again while the pool runs
             async with asyncio.timeout(FIRST_SWEEP_S):
                 pool.counts["swept"] += await sweep(pool.provider, pool.config.name, pool.machines.names, store)
+
+
+def _fence(pool: Desk, lease_id: str, why: str) -> None:
+    """End a lease of the last server."""
+    pool.counts["fenced"] += 1
+    pool.store.lease_ended(lease_id, why)
+    pool.table.remember(lease_id, why)
 
 
 async def _reach(pool: Desk, vm: Vm) -> Env | None:
@@ -78,16 +87,14 @@ def _adopt(pool: Desk, index: int, vm: Vm, env: Env, row: VmRow, lease: LeaseRow
         else:
             pool.machines.clean(index)
         return
-    book = Calls(lease.id, pool.store, started=lease.started, over=lease.over)
+    book = Calls(lease.id, pool.store, started=lease.started, over=lease.over, task=lease.task)
     for request, digest, reply, done in pool.store.calls_of(lease.id):
         book.seen[request] = digest
         if reply is not None:
             book.replies[request] = reply
         if not done:
             why = FENCED.format("a call was running: whether it acted is not known")
-            pool.counts["fenced"] += 1
-            pool.store.lease_ended(lease.id, why)
-            pool.table.remember(lease.id, why)
+            _fence(pool, lease.id, why)
             return pool.machines.rebuild(index, why)
     now = time.monotonic()
     taken = Lease(lease.id, lease.token, index, lease.holder, lease.ttl, now + lease.ttl, now)

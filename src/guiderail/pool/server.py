@@ -3,7 +3,7 @@
 Guarantees: binds 127.0.0.1 unless told otherwise; the token comes from the environment, is never printed, and is
 compared in constant time. SIGTERM drains: no new leases, who waits is told, holders have `--drain` seconds to close,
 running calls end, then machines are ended (`--keep` leaves them and their leases to the next server on the same
-`--state`). A second SIGTERM cuts the wait short.
+`--state`). A second SIGTERM or Ctrl-C cuts the wait short; machines are ended all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import uvicorn
 from guiderail.errors import Explained
 from guiderail.pool.app import build_app
 from guiderail.pool.config import PoolConfig
+from guiderail.pool.door import BACKLOG, connection_limit, door
 from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
 from guiderail.pool.options import add_machine_options, pool_name, provider_of
@@ -38,13 +40,23 @@ class Server(uvicorn.Server):
         self.pool, self.drain_s = pool, drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain, then shut down; uvicorn's own second-signal rule stays."""
+        """A signal comes between any two lines of Python: what it means to the pool waits for the loop's turn."""
+        asyncio.get_running_loop().call_soon_threadsafe(self._exit, sig, frame)
+
+    def _exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain, then shut down; a second one cuts the waiting for holders and connections short."""
         if self.pool.draining or not self.drain_s or not self.pool.table.leases:
             self.pool.drain()
             super().handle_exit(sig, frame)
             return
         self.pool.drain()
         self.waiting = asyncio.get_running_loop().create_task(self._when_closed(sig, frame))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, which leaves the pool's own shutdown out after a second Ctrl-C: its machines would stay."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
     async def _when_closed(self, sig: int, frame: FrameType | None) -> None:
         end = time.monotonic() + self.drain_s
@@ -193,6 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     face = None if a.gui_rl == "off" else GuiRl(a.gui_rl_ttl, a.gui_rl_wait, Path(a.recordings))
     try:
         provider = provider_of(a)
+        limit = connection_limit(a.slots)
         pool = Pool(provider, config_of(a, provider.durable), Store(a.state or MEMORY))
     except (Explained, ValueError) as e:
         print(f"error: {e}", file=sys.stderr)
@@ -205,6 +218,8 @@ def main(argv: list[str] | None = None) -> int:
         access_log=False,
         timeout_graceful_shutdown=int(a.call_timeout) + 1,
         ws="none",
+        http=door(limit),
+        backlog=BACKLOG,
     )
     server = Server(config, pool, a.drain)
     asyncio.run(server.serve())

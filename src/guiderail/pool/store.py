@@ -21,6 +21,7 @@ from guiderail.pool.wire import Reply
 
 MEMORY = ":memory:"
 KEPT_BODY = 1 << 18  # a longer reply is not kept over a restart
+LOCK_TRIES, LOCK_PAUSE_S = 10, 0.1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS vms (
   name TEXT PRIMARY KEY, id TEXT NOT NULL DEFAULT '', provider TEXT NOT NULL, owner TEXT NOT NULL,
@@ -30,7 +31,7 @@ CREATE INDEX IF NOT EXISTS vms_live ON vms (ended) WHERE ended IS NULL;
 CREATE TABLE IF NOT EXISTS leases (
   id TEXT PRIMARY KEY, token INTEGER NOT NULL, vm TEXT NOT NULL, holder TEXT NOT NULL, ttl REAL NOT NULL,
   request TEXT NOT NULL, granted REAL NOT NULL, started INTEGER NOT NULL DEFAULT 0, over INTEGER NOT NULL DEFAULT 0,
-  ended REAL, why TEXT NOT NULL DEFAULT '');
+  ended REAL, why TEXT NOT NULL DEFAULT '', task TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS leases_live ON leases (ended) WHERE ended IS NULL;
 CREATE TABLE IF NOT EXISTS calls (
   lease TEXT NOT NULL, request TEXT NOT NULL, digest INTEGER NOT NULL, status INTEGER NOT NULL DEFAULT 0,
@@ -65,6 +66,7 @@ class LeaseRow:
     request: str
     started: bool
     over: bool
+    task: str
 
 
 class Store:
@@ -76,16 +78,16 @@ class Store:
         if path != MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             self.lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(self.lock):
                 os.close(self.lock)
                 raise StoreTaken(
                     f"another pool server works with the state in {path}; end it first, or give this one "
                     "another --state and another --name"
-                ) from None
+                )
         self.db = sqlite3.connect(path, isolation_level=None)
         self.db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {SCHEMA}")
+        if "task" not in [c[1] for c in self.db.execute("PRAGMA table_info(leases)")]:  # a file of an earlier version
+            self.db.execute("ALTER TABLE leases ADD COLUMN task TEXT NOT NULL DEFAULT ''")
         (last,) = self.db.execute("SELECT coalesce(max(token), 0) FROM leases").fetchone()
         self.last_token = int(last)
 
@@ -163,11 +165,12 @@ class Store:
             self.db.execute("DELETE FROM calls WHERE lease=?", (lease_id,))
 
     def live_leases(self) -> list[LeaseRow]:
-        """Leases not known to have ended."""
+        """Leases not known to have ended, oldest first."""
         rows = self.db.execute(
-            "SELECT id, token, vm, holder, ttl, request, started, over FROM leases WHERE ended IS NULL"
+            "SELECT id, token, vm, holder, ttl, request, started, over, task FROM leases WHERE ended IS NULL"
+            " ORDER BY token"
         )
-        return [LeaseRow(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), bool(r[7])) for r in rows]
+        return [LeaseRow(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), bool(r[7]), r[8]) for r in rows]
 
     def ended_leases(self, limit: int) -> list[tuple[str, str]]:
         """(id, why) of the last leases that ended, oldest first."""
@@ -181,7 +184,7 @@ class Store:
         """A call is about to act."""
         self.db.execute("INSERT INTO calls (lease, request, digest) VALUES (?,?,?)", (lease_id, request, digest))
 
-    def call_done(self, lease_id: str, request: str, reply: Reply, started: bool, over: bool) -> None:
+    def call_done(self, lease_id: str, request: str, reply: Reply, started: bool, over: bool, task: str = "") -> None:
         """It has acted; its reply is kept until the next call of the lease is done."""
         body = reply.body if len(reply.body) <= KEPT_BODY else None
         with self.db:
@@ -191,9 +194,20 @@ class Store:
                 "UPDATE calls SET status=?, type=?, body=? WHERE lease=? AND request=?",
                 (reply.status, reply.type, body, lease_id, request),
             )
-            self.db.execute("UPDATE leases SET started=?, over=? WHERE id=?", (started, over, lease_id))
+            self.db.execute("UPDATE leases SET started=?, over=?, task=? WHERE id=?", (started, over, task, lease_id))
 
     def calls_of(self, lease_id: str) -> list[tuple[str, int, Reply | None, bool]]:
         """(request, digest, reply if kept, whether it was done) of every call."""
         rows = self.db.execute("SELECT request, digest, status, type, body FROM calls WHERE lease=?", (lease_id,))
         return [(r[0], r[1], Reply(r[2], r[4], r[3]) if r[4] is not None else None, r[2] != 0) for r in rows]
+
+
+def _locked(fd: int) -> bool:
+    """Take the lock; `guiderail pool` holds it for an instant when it looks whether a server does."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+    return False

@@ -137,7 +137,7 @@ class Aliyun(BaseHTTPRequestHandler):
         }
 
     def row(self, i: Instance) -> dict[str, Any]:
-        status = "Pending" if i.pending() else "Stopped" if i.failed else "Running"
+        status = "Pending" if i.pending() else "Stopped" if i.failed or i.stopped else "Running"
         public = [i.host] if int(i.asked.get("InternetMaxBandwidthOut") or 0) else []
         return {
             "InstanceId": i.id,
@@ -148,6 +148,31 @@ class Aliyun(BaseHTTPRequestHandler):
             "PublicIpAddress": {"IpAddress": public},
             "OperationLocks": {"LockReason": []},
         }
+
+    def StopInstance(self, q: dict[str, str]) -> dict[str, Any]:
+        with self.world.lock:
+            found = self.world.instances.get(q["InstanceId"])
+            if found is None:
+                raise Refusal(404, "InvalidInstanceId.NotFound", "The specified InstanceId does not exist.")
+            found.stopped = True
+            if self.world.fault != "disk_kept":
+                self.world.kill(found.id)
+        return {}
+
+    def DescribeDisks(self, q: dict[str, str]) -> dict[str, Any]:
+        assert q["DiskType"] == "system"
+        return {"Disks": {"Disk": [{"DiskId": f"d-{q['InstanceId']}", "Type": "system"}]}, "TotalCount": 1}
+
+    def ReInitDisk(self, q: dict[str, str]) -> dict[str, Any]:
+        with self.world.lock:
+            found = self.world.instances[q["DiskId"].removeprefix("d-")]
+            if not found.stopped:
+                raise Refusal(403, "IncorrectInstanceStatus", "The instance must be stopped.")
+            if self.world.fails("reset_failure"):
+                raise Refusal(403, "DiskCreatingSnapshot", "A snapshot of the disk is not completed yet.")
+            assert q["AutoStartInstance"].lower() == "true"
+            self.world.renew(found.id)
+        return {}
 
     def DeleteInstance(self, q: dict[str, str]) -> dict[str, Any]:
         with self.world.lock:

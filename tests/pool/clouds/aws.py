@@ -37,6 +37,7 @@ class Ec2(ThreadedMotoServer):
     def __init__(self, world: World) -> None:
         super().__init__("127.0.0.1", 0, verbose=False)
         self.world = world
+        self.tasks: dict[str, tuple[str, int]] = {}  # root volume replacements -> instance, how far
         self.replies: dict[str, tuple[dict[str, str], Reply]] = {}
         self.moto = DomainDispatcherApplication(create_backend_app)
 
@@ -99,6 +100,8 @@ class Ec2(ThreadedMotoServer):
         if form["Action"] == "RunInstances" and form.get("DryRun") != "true":
             with self.world.lock:
                 return self.run(form, moto)
+        if "ReplaceRootVolumeTask" in form["Action"]:  # moto has none
+            return self.replace(form)
         status, raw = moto()
         if form["Action"] == "TerminateInstances" and status == 200:
             self.world.end(form["InstanceId.1"])
@@ -121,6 +124,29 @@ class Ec2(ThreadedMotoServer):
         if self.world.fails("error_after_create"):
             return refusal(500, "InternalError", "An internal error has occurred.")
         return reply
+
+    def replace(self, form: dict[str, str]) -> Reply:
+        """Create...: pending; first Describe...: in-progress, the machine boots from its new volume; then done."""
+        name, states = form["Action"], ("pending", "in-progress", "succeeded")
+        if name.startswith("Create"):
+            assert form["DeleteReplacedRootVolume"] == "true" and form["ClientToken"]
+            task = f"replacevol-{form['InstanceId'][2:]}-{len(self.tasks)}"
+            self.tasks[task] = form["InstanceId"], 0
+        else:
+            task = form["ReplaceRootVolumeTaskId.1"]
+            self.tasks[task] = self.tasks[task][0], min(2, self.tasks[task][1] + 1)
+        vm_id, at = self.tasks[task]
+        if at == 1 and not name.startswith("Create"):
+            self.world.renew(vm_id)
+        state = "failed" if at and self.world.fails("reset_failure") else states[at]
+        told = f"<replaceRootVolumeTaskId>{task}</replaceRootVolumeTaskId><instanceId>{vm_id}</instanceId>"
+        told += f"<taskState>{state}</taskState>"
+        told = (
+            f"<replaceRootVolumeTask>{told}</replaceRootVolumeTask>"
+            if name.startswith("Create")
+            else f"<replaceRootVolumeTaskSet><item>{told}</item></replaceRootVolumeTaskSet>"
+        )
+        return 200, f'<{name}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">{told}</{name}Response>'.encode()
 
     def boot(self, form: dict[str, str], xml: str) -> None:
         """The machine of a moto instance begins to boot, with its user-data."""

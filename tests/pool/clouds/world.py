@@ -42,6 +42,8 @@ class Instance:
     created: float
     release: float = 0.0
     failed: bool = False
+    stopped: bool = False
+    renewed: int = 0  # times that its disk was made anew
     process: subprocess.Popen[bytes] | None = None
 
     def pending(self) -> bool:
@@ -118,6 +120,16 @@ class World:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+    def renew(self, vm_id: str) -> None:
+        """A new disk and a boot from it; fault `disk_kept`: the API says so, but the old system goes on."""
+        with self.lock:
+            found = self.instances[vm_id]
+            found.renewed += 1
+            found.stopped = False
+            if not self.fails("disk_kept"):
+                self.kill(vm_id)
+                self.boot(found)
 
     def kill(self, vm_id: str) -> None:
         """The machine dies; the API goes on saying that it runs."""

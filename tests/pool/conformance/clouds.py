@@ -70,8 +70,8 @@ class Realm:
 
 
 @contextmanager
-def realm(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Realm]:
-    """The cloud of provider `name`; all its machines are gone afterwards."""
+def realm(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, **known_more: Any) -> Iterator[Realm]:
+    """The cloud of provider `name` (with `known_more` in env.cloud); all its machines are gone afterwards."""
     monkeypatch.setattr("guiderail.pool.providers.cloud.PAUSES_S", (0.02, 0.05))
     monkeypatch.setattr("guiderail.pool.providers.cloud.CloudProvider.poll_s", 0.05)
     monkeypatch.setattr("guiderail.pool.providers.docker.DockerProvider.poll_s", 0.05)
@@ -80,7 +80,13 @@ def realm(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Re
     for variable in ("AWS_SESSION_TOKEN", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(variable, raising=False)
     world = World(root)
-    known = {**PARAMS[name], "boot_timeout_s": 20.0, "port": world.port, **({} if name == "docker" else PRICE)}
+    known = {
+        **PARAMS[name],
+        "boot_timeout_s": 20.0,
+        "port": world.port,
+        **({} if name == "docker" else PRICE),
+        **known_more,
+    }
     with ExitStack() as stack:
         stack.callback(world.close)
         if name == "aws":

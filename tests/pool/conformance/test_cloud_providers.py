@@ -45,3 +45,12 @@ class TestAliyun(ProviderConformance):
         monkeypatch.setattr(Aliyun, "earliest_s", -60.0)  # nor for half an hour
         with realm("aliyun", tmp_path, monkeypatch) as r:
             yield r.cloud()
+
+
+# -- with env.cloud.reset: disk, of which only the reset differs ---------------------------------------------
+@pytest.mark.parametrize("name", ["aws", "aliyun"])
+def test_a_new_disk_passes_the_suite(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with realm(name, tmp_path, monkeypatch, reset="disk") as r:
+        ProviderConformance().test_reset_gives_one_clean_machine(r.cloud())
+        (made,) = [sent for action, sent in r.world.calls if action == "RunInstances" and "DryRun" not in sent]
+        assert made["ClientToken"]  # one call, also with the reset

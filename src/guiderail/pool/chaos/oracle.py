@@ -1,10 +1,12 @@
-"""Judges a chaos run from three kinds of logs that the pool has no hand in.
+"""Judges a chaos run from logs that the pool has no hand in, and from the faults that the server itself complains of.
 
 `journal`: written by the machines, one line before each action is applied (time, machine, fencing token, kind, what).
 `client-*.jsonl`: what each client was given and told. `referee.jsonl`: what the referee killed and counted.
 Invariants: no action applied twice; an acknowledged action was applied; no lease and no token given to two episodes, no
-machine worked under two leases at a time; every episode ends with a typed outcome unless its client was killed; never
-more machines than slots for longer than the sweep takes; none left at the end; episodes go on after the harm.
+machine worked under two leases at a time or uncleaned after one; every episode ends with a typed outcome unless its
+client was killed, and none because of a fault in the server (a traceback in its log); never more machines than slots
+for longer than the sweep takes; none left at the end; nothing that was waited for came too late; the pool works before
+the harm and goes on after it.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def judge(root: Path) -> Verdict:
     leases(v, clients)
     episodes(v, clients, {x[2] for x in referee if x[1] == "killed client"})
     leaks(v, referee)
+    faults(v, root / "server.log")
     recovery(v, referee, clients)
     v.counts["faults"] = dict(Counter(x[1] for x in referee if x[1] not in ("calm", "machines")))
     return v
@@ -79,9 +82,14 @@ def machines(v: Verdict, journal: list[list[Any]]) -> None:
     """One lease at a time on a machine: its tokens come in order, and a token means one episode on one machine."""
     last: dict[str, int] = {}
     owner: dict[int, tuple[str, str]] = {}
+    dirty: dict[str, int] = {}  # machine -> token it was worked with since it was clean
     for _, machine, token, kind, what in journal:
+        if kind in ("boot", "clean"):
+            dirty.pop(machine, None)
         if kind not in ("step", "reset"):
             continue
+        before = dirty.setdefault(machine, token)
+        v.claim(before == token, f"machine {machine} was worked with token {token} uncleaned after token {before}")
         v.claim(token >= last.get(machine, 0), f"machine {machine} was worked with token {token} after a newer one")
         last[machine] = max(token, last.get(machine, 0))
         if kind == "step":
@@ -126,10 +134,18 @@ def episodes(v: Verdict, clients: list[list[Any]], killed: set[str]) -> None:
 
 
 def leaks(v: Verdict, referee: list[list[Any]]) -> None:
-    """Machines counted from outside, by the processes that are there."""
+    """Machines counted from outside, by the processes that are there; and what did not come about in time."""
     for _, kind, *what in referee:
         if kind == "leak":
             v.claim(False, f"{what[0]}")
+        elif kind == "late":
+            v.claim(False, f"it took too long until {what[0]}")
+
+
+def faults(v: Verdict, log: Path) -> None:
+    """Whatever harm is done to it, the server meets no error that it did not expect."""
+    found = [x for x in log.read_text(errors="replace").splitlines() if "Traceback" in x] if log.exists() else []
+    v.claim(not found, f"the server met {len(found)} faults of its own: see Traceback in its log")
 
 
 def recovery(v: Verdict, referee: list[list[Any]], clients: list[list[Any]]) -> None:
@@ -138,5 +154,7 @@ def recovery(v: Verdict, referee: list[list[Any]], clients: list[list[Any]]) -> 
     acks = [x[0] for x in clients if x[2] == "ack"]
     rates = [sum(a <= t < b for t in acks) / (b - a) for a, b in calm]
     v.counts["actions_per_s"] = [round(r, 1) for r in rates]
-    if len(rates) >= 2:
+    v.claim(len(rates) >= 2, f"there were {len(rates)} windows of calm: nothing shows that the pool recovered")
+    if rates:
+        v.claim(rates[0] > 0, "no action was acknowledged before any harm was done")
         v.claim(rates[-1] >= RECOVERY * rates[0], f"throughput was {rates[0]:.1f}/s before and {rates[-1]:.1f}/s after")

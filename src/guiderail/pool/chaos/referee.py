@@ -113,15 +113,18 @@ class Referee:
             return None
 
     def machines(self) -> dict[str, int]:
-        """Machines whose process is there, counted without the pool or its provider."""
+        """Machines whose process is there, counted without the pool, its provider or what that keeps of them."""
         found: dict[str, int] = {}
-        for file in self.cloud.glob("vms/*/pid"):
-            try:
-                pid, born = file.read_text().split()
-            except (OSError, ValueError):
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
                 continue
-            if start_time(pid) == born:
-                found[file.parent.name] = int(pid)
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has ended
+                continue
+            folder = next((x for x in command if x.startswith(f"{self.cloud.resolve()}/vms/")), "")
+            if folder and start_time(process.name):
+                found[folder.rpartition("/")[2]] = int(process.name)
         return found
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> bool:
@@ -203,7 +206,14 @@ class Referee:
                 os.kill(self.rng.choice(machines), signal.SIGKILL if kind == "kill machine" else signal.SIGSTOP)
 
     async def end(self) -> None:
-        """Everybody dies: leases must run out, then the sweep must leave nothing."""
+        """The running server must end what froze; then everybody dies: leases must run out, the sweep leave nothing."""
+        frozen = self.rng.sample(sorted(self.machines().items()), min(2, len(self.machines())))
+        for _, pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        gone = {name for name, _ in frozen}  # no restart helps here: a new server would sweep what the old one forgot
+        if not await self.until(lambda: not gone & self.machines().keys(), 30, "frozen machines are ended"):
+            self.log("leak", f"frozen machines are still there: {sorted(gone & self.machines().keys())}")
         for name in list(self.clients):
             self.kill_client(name)
         if not await self.until(lambda: bool((s := self.status()) and not s["leases"]), 30, "leases have run out"):

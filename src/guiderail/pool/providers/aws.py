@@ -44,11 +44,16 @@ CODES: dict[type[ProviderError], tuple[str, ...]] = {
 }
 
 
-def user_data(left: int) -> str:
-    """A script for cloud-init that powers the machine off after `left` seconds of its own clock."""
+def user_data(left: int, expires: int) -> str:
+    """A script for cloud-init that powers the machine off after `left` seconds of its own clock.
+
+    It runs again on a root volume made anew; then `expires` (unix seconds) keeps it from starting over, as far as the
+    machine's clock is right. A clock that is wrong never makes it later than `left`.
+    """
     return f"""#!/bin/sh
 # The machine's time is over after {left} s, whatever becomes of who started it; the timer is set at each boot.
 end=$(( $(date +%s) + {left} ))
+[ {expires} -gt "$(date +%s)" ] && [ {expires} -lt "$end" ] && end={expires}
 script=${{GUIDERAIL_BOOT_DIR:-/var/lib/cloud/scripts/per-boot}}/guiderail-ttl
 mkdir -p "$(dirname "$script")"
 cat > "$script" <<END
@@ -131,7 +136,7 @@ class AwsProvider(CloudProvider):
             ],
         }
         if spec.expires:
-            wanted["UserData"] = user_data(max(self.min_left_s, int(spec.expires - time.time())))
+            wanted["UserData"] = user_data(max(self.min_left_s, int(spec.expires - time.time())), int(spec.expires))
         if c.zone:
             wanted["Placement"] = {"AvailabilityZone": c.zone}
         if c.disk_gb:
@@ -186,6 +191,21 @@ class AwsProvider(CloudProvider):
         except Exception as e:
             if not _code(e).startswith("InvalidInstanceID"):
                 raise
+
+    def renew(self, vm_id: str, memo: dict[str, str]) -> str:
+        """CreateReplaceRootVolumeTask: back to the launch state; the old volume is deleted, EC2 reboots the machine."""
+        if "task" not in memo:
+            made = self.client.create_replace_root_volume_task(
+                InstanceId=vm_id, ClientToken=memo["token"], DeleteReplacedRootVolume=True
+            )
+            memo["task"] = made["ReplaceRootVolumeTask"]["ReplaceRootVolumeTaskId"]
+        told = self.client.describe_replace_root_volume_tasks(ReplaceRootVolumeTaskIds=[memo["task"]])
+        state = next((t["TaskState"] for t in told["ReplaceRootVolumeTasks"]), "pending")
+        if state.startswith("fail"):
+            raise BootFailed(
+                f"EC2 {self.cloud.region}: replacing the root volume of {vm_id}: {memo['task']} is {state}"
+            )
+        return "" if state == "succeeded" else f"replacing the root volume is {state}"
 
     def explain(self, error: Exception) -> ProviderError:
         """By EC2's error code."""

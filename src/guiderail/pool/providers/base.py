@@ -9,7 +9,8 @@ failed or was cancelled, whatever carries the name is terminated. A provider gua
   ever made carries the labels from its first moment on, so that `list` finds it even if `create` raised afterwards;
 - `terminate` of a machine that is gone, or never was, is fine, and returns when the machine no longer costs money
   or its end can no longer be stopped;
-- nothing waits without limit: `wait_ready` ends at its timeout, every other call within a minute;
+- nothing waits without limit: `wait_ready` ends at its timeout, `reset` within the boot timeout of its parameters and
+  two minutes (a cloud's reset boots a machine), every other call within a minute;
 - what goes wrong is a `ProviderError` whose class says what the pool should do (see below).
 
 tests/pool/conformance holds the suite that every provider passes.
@@ -134,7 +135,9 @@ class Provider(Protocol):
         ...
 
     async def ready(self, vm: Vm) -> bool:
-        """One quick check (under five seconds) that the machine answers now. Never raises for a broken machine."""
+        """One quick check (under five seconds) that the machine answers now, and is this one: whatever else has come to
+        its address is not. Never raises for a broken machine.
+        """
         ...
 
     async def reset(self, vm: Vm) -> Vm:

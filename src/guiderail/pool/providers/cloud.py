@@ -4,8 +4,9 @@ A subclass gives `open`, `quote`, `run`, `find`, `delete` and `explain`; they ru
 one client token per name and asks again with it when the outcome of a call is unknown; a cancelled `create` ends only
 when its request has, so that whoever lists afterwards sees what it made; machines that boot are looked at together,
 one API call per POLL_S whatever their number; secrets come from the environment and are cut out of every error text.
-Does not sweep, count money or end a machine that failed to boot: the pool does. A reset is a new machine under the
-old name, so it takes as long as a boot.
+Does not sweep, count money or end a machine that failed to boot: the pool does. A reset (env.cloud.reset) is a new
+machine under the old name, or the same one (id, address, spot place, hard limit) with its system disk made anew from
+the image, where the cloud has that; either takes as long as a boot.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -88,9 +91,9 @@ class CloudProvider(ABC):
         cloud: Cloud,
         *,
         connect: Callable[[Vm], Awaitable[Env]] | None = None,
-        answers: Callable[[str], Awaitable[str]] = ping,
+        answers: Callable[..., Awaitable[str]] = ping,
     ) -> None:
-        """`connect` works a machine's screen; `answers(address)` says "" or why its server does not answer."""
+        """`connect` works a machine's screen; `answers(address, name, claim=)`: see `probe.ping`."""
         self.cloud, self.answers, self.open_env = cloud, answers, connect or _machine_env
         self.price_per_hour, self.currency = cloud.price_per_hour, cloud.currency
         self.price_source = "env.cloud.price_per_hour in params.yaml"
@@ -125,6 +128,13 @@ class CloudProvider(ABC):
     @abstractmethod
     def explain(self, error: Exception) -> ProviderError:
         """What an exception of the SDK means to the pool."""
+
+    def renew(self, vm_id: str, memo: dict[str, str]) -> str:
+        """One move towards a running machine whose system disk is as its image; "" = there, else what is awaited.
+
+        Called again and again with the same `memo` (it has a fresh `token`); for env.cloud.reset: disk.
+        """
+        raise Misconfigured(f"provider {self.name} cannot make a disk anew: leave out env.cloud.reset")
 
     # ---- base.Provider
 
@@ -170,7 +180,7 @@ class CloudProvider(ABC):
                         raise BootFailed(f"{vm.name} ({vm.id}) ended while it booted: {seen.why if seen else why}")
                     last, known, why = seen.vm, True, seen.why
                     if last.address and last.state == "running":
-                        heard = await self.answers(last.address)
+                        heard = await self.answers(last.address, last.name, claim=True)
                         if not heard:
                             return last
         except TimeoutError:
@@ -195,16 +205,37 @@ class CloudProvider(ABC):
             raise self.unreachable(vm, f"{type(e).__name__}: {e}") from e
 
     async def ready(self, vm: Vm) -> bool:
-        """Whether its server answers now."""
-        return bool(vm.address) and not await self.answers(vm.address)
+        """Whether its server answers now, and is still this machine's."""
+        return bool(vm.address) and not await self.answers(vm.address, vm.name)
 
     async def reset(self, vm: Vm) -> Vm:
-        """End it and make another with its name, labels and hard limit. Raises ProviderError."""
+        """A clean one under its name, with its labels and hard limit. Raises ProviderError."""
+        if self.cloud.reset == "disk":
+            return await self._renewed(vm)
         await self.terminate(vm.id)
         of = vm.labels.get
         spec = VmSpec(vm.name, of(LABEL_POOL, ""), of(LABEL_OWNER, ""), float(of(LABEL_EXPIRES, 0)))
         fresh = await self._create(spec, f"{vm.name}-{hashlib.sha256(vm.id.encode()).hexdigest()[:12]}")
         return await self.wait_ready(fresh, self.cloud.boot_timeout_s)
+
+    async def _renewed(self, vm: Vm) -> Vm:
+        """The same machine; never before the server that ran on the old disk is gone."""
+        memo, why = {"token": secrets.token_hex(16)}, ""
+        end = time.monotonic() + self.cloud.boot_timeout_s
+        try:
+            async with asyncio.timeout(self.cloud.boot_timeout_s):
+                while True:
+                    with suppress(Throttled, ApiFault, Busy):  # the next move asks again
+                        why = await self.call(lambda: self.renew(vm.id, memo), to_the_end=True)
+                        if not why and await self.answers(vm.address, vm.name):
+                            break
+                        why = why or "the old server still answers"
+                    await asyncio.sleep(self.poll_s)
+        except TimeoutError:
+            raise BootFailed(
+                f"{vm.name} ({vm.id}): no new disk within {self.cloud.boot_timeout_s:g} s: {why}"
+            ) from None
+        return await self.wait_ready(vm, max(1.0, end - time.monotonic()))
 
     async def terminate(self, vm_id: str) -> None:
         """End it, waiting END_S while it is still being made. Raises ProviderError."""

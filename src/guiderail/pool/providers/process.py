@@ -23,6 +23,7 @@ from typing import Any
 
 from guiderail.envs.types import Env
 from guiderail.pool.providers.base import BootFailed, Unreachable, Vm, VmSpec
+from guiderail.pool.providers.probe import judged
 from guiderail.pool.vm import noop
 from guiderail.pool.vm.client import MachineEnv
 
@@ -95,7 +96,7 @@ class ProcessProvider:
         """Whether it answers a ping within two seconds."""
         try:
             async with asyncio.timeout(2.0):
-                return bool(await _ask(vm.address, "ping"))
+                return not judged(await _ask(vm, "ping"), vm.name)
         except (OSError, ValueError, EOFError):
             return False
 
@@ -103,7 +104,7 @@ class ProcessProvider:
         """Clean it in place. Raises BootFailed."""
         try:
             async with asyncio.timeout(5.0):
-                await _ask(vm.address, "clean")
+                await _ask(vm, "clean")
         except (OSError, ValueError, EOFError) as e:
             raise BootFailed(f"{vm.name} could not be cleaned: {type(e).__name__}: {e}") from e
         return vm
@@ -161,12 +162,12 @@ def _pid(folder: Path) -> int:
     return int(pid) if noop.start_time(pid) == born else 0
 
 
-async def _ask(address: str, call: str) -> dict[str, Any]:
+async def _ask(vm: Vm, call: str) -> dict[str, Any]:
     """One call without a fencing token, on a connection of its own."""
-    host, _, port = address.partition(":")
+    host, _, port = vm.address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        writer.write(json.dumps({"call": call}).encode() + b"\n")
+        writer.write(json.dumps({"call": call, "name": vm.name}).encode() + b"\n")
         reply: dict[str, Any] = json.loads(await reader.readline())
     finally:
         writer.close()

@@ -1,7 +1,8 @@
 """The pool's end of the wire to `pool.vm.noop`, as an `Env`.
 
 Guarantees: an action is sent once; whatever keeps its reply away is an InfraError, and the connection is broken for
-good then. `fence` is the token of the lease that the calls are made for; the machine refuses older ones.
+good then. `fence` is the token of the lease that the calls are made for; the machine refuses older ones, and calls
+for a machine of another name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class MachineEnv:
             raise InfraError(f"{self.name}: the connection is {self.broken}")
         why, self.broken = self.broken, f"broken in {call}"
         try:
-            self.writer.write(json.dumps({"call": call, "fence": self.fence, **fields}).encode() + b"\n")
+            said = {"call": call, "name": self.name, "fence": self.fence, **fields}
+            self.writer.write(json.dumps(said).encode() + b"\n")
             reply: dict[str, Any] = json.loads(await self.reader.readline())
         except (OSError, ValueError, asyncio.LimitOverrunError) as e:
             raise InfraError(f"{self.name}: no reply to {call}: {type(e).__name__}: {e}") from e

@@ -5,8 +5,8 @@ orphaned like one, and it outlives the pool. Standard library only, so that it b
 TCP on 127.0.0.1, one call at a time; writes its pid to FOLDER/pid at once, its port to FOLDER/port when it is ready.
 Guarantees: every action that is applied is first written to FOLDER/../../journal (one line: time, machine, fencing
 token, action), by this process alone, so that an action applied twice shows whatever the pool believes; a call with a
-lower fencing token than the highest seen is refused (one without a token never); it ends by itself at EXPIRES (unix
-seconds; 0 = never).
+lower fencing token than the highest seen is refused (one without a token never); so is a call for another machine's
+name (`claim` gives a nameless one its name, once); it ends by itself at EXPIRES (unix seconds; 0 = never).
 """
 
 import json
@@ -25,9 +25,10 @@ GRACE_S = 1.0
 class Machine:
     """The state behind the wire."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, owned_as: str = "") -> None:
+        """`owned_as`: the pool's name for it, "" = whoever claims it first."""
         self.name, self.steps, self.fence, self.task = folder.name, 0, 0, ""
-        self.started = False
+        self.started, self.owned_as = False, owned_as
         self.journal = os.open(folder.parent.parent / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.write("boot", "")
 
@@ -38,14 +39,19 @@ class Machine:
 
     def answer(self, call: dict[str, Any]) -> dict[str, Any]:
         """The reply to one call; {"error": sentence} when it is refused."""
+        name = str(call.get("name", self.owned_as))
+        if call["call"] == "claim" and not self.owned_as:
+            self.owned_as = name
+        if name != self.owned_as:
+            return {"error": f"this is machine {self.owned_as or 'of nobody yet'}, not {name}"}
         fence = int(call.get("fence", self.fence))
         if fence < self.fence:
             self.write("refused", str(call.get("what", "")))
             return {"error": f"fencing token {fence} is older than {self.fence}"}
         self.fence = fence
         match call["call"]:
-            case "ping":
-                return {"ok": True}
+            case "ping" | "claim":
+                return {"ok": True, "name": self.owned_as}
             case "clean":
                 self.steps, self.started = 0, False
                 self.write("clean", "")
@@ -102,7 +108,7 @@ def main(argv: list[str]) -> int:
         publish(folder / "pid", f"{os.getpid()} {start_time('self')}")
         time.sleep(boot_s)
         listener = socket.create_server(("127.0.0.1", 0))
-        machine = Machine(folder)
+        machine = Machine(folder, folder.name)
         publish(folder / "port", str(listener.getsockname()[1]))
     except FileNotFoundError:  # terminated while it booted: the folder is gone
         return 1
