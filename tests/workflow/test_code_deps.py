@@ -15,6 +15,7 @@ PLUMBING = {
     "guiderail.params",
     "guiderail.param_section",
     "guiderail.params_cloud",
+    "guiderail.params_desktop",
     "guiderail.curves",
     "guiderail.errors",
     "guiderail.param_errors",
