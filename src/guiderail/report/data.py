@@ -33,7 +33,8 @@ class ReportData:
     one row per logged step. `used`: what each output cost, by its folder below the
     results folder: seconds, peak_memory_bytes (provenance.json), env_steps, tokens (metrics.json); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
-    `evaluations`: the folder of each point, for its frames.
+    `evaluations`: the folder of each point, for its frames. `selftest`: what provision found of each template ({} where
+    it kept nothing).
     """
 
     recipes: list[str]
@@ -47,6 +48,7 @@ class ReportData:
     evaluations: dict[tuple[str, int, str], Path]
     missing: list[str] = field(default_factory=list)
     rss_only: list[str] = field(default_factory=list)
+    selftest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_curves(path: Path) -> pd.DataFrame:
@@ -82,6 +84,12 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
     }
     rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost
     return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}, rss_only
+
+
+def read_selftest(path: Path) -> dict[str, dict[str, Any]]:
+    """What provision found of each template; {} when the file is not there."""
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def load(params: Params, results: Path) -> ReportData:
@@ -139,4 +147,5 @@ def load(params: Params, results: Path) -> ReportData:
         evaluations=folders,
         missing=missing,
         rss_only=rss_only,
+        selftest=read_selftest(results / "provision" / "selftest.json"),
     )

@@ -236,7 +236,7 @@ def _coloured(run: Any, red: bool) -> bool:
     if rgb is None:
         return False
     wanted = (255, 0, 0) if red else (0, 0, 255)
-    return sum((a - b) ** 2 for a, b in zip(rgb, wanted, strict=True)) ** 0.5 < 63
+    return bool(sum((a - b) ** 2 for a, b in zip(rgb, wanted, strict=True)) ** 0.5 < 63)
 
 
 def check_italic_font_size_14(result: str | None, expected: str | None) -> float:
