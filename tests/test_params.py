@@ -204,7 +204,7 @@ def test_every_key_is_demanded(tmp_path, line, named):
 def test_missing_sections_are_named_up_to_five(tmp_path):
     (tmp_path / "p.yaml").write_text("tracking: {enabled: true}")
     found = refused(tmp_path / "p.yaml")
-    assert found.startswith("missing: sweep, model, prompt, env, provision and 8 more.")
+    assert found.startswith("missing: sweep, model, prompt, env, provision and 9 more.")
 
 
 def test_recipe_overrides_single_keys():
@@ -212,6 +212,66 @@ def test_recipe_overrides_single_keys():
     assert params.rl_for("grpo").lr == 0.25
     assert params.rl_for("grpo").clip_low == 0.1
     assert params.rl.lr == 0.5
+
+
+def test_recipe_overrides_sections_key_by_key_and_phases_one_by_one():
+    params = parse(
+        {
+            "rl": {"semi_online": {"gamma": 0.25, "patch_threshold": 3}, "lora": {"r": 4, "alpha": 8}},
+            "recipes": {
+                "grpo": {},
+                "both": {
+                    "clip_low": 0.1,
+                    "phases": [
+                        {"algorithm": "semi_online", "iterations": 3, "semi_online": {"patch_threshold": -1}},
+                        {"iterations": 5, "clip_low": 0.3},
+                    ],
+                },
+            },
+        }
+    )
+    one, two = params.phases_for("both")
+    assert (one.algorithm, one.iterations, one.clip_low, two.algorithm, two.iterations, two.clip_low) == (
+        "semi_online", 3, 0.1, "grpo", 5, 0.3
+    )  # fmt: skip
+    assert (one.semi_online.gamma, one.semi_online.patch_threshold, two.semi_online.patch_threshold) == (0.25, -1, 3)
+    assert params.rl_for("both") == two and params.phases_for("grpo") == [params.rl]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({"step_wise": {"coef": 0.5}}, "recipes.x.step_wise: algorithm grpo does not read it (only step_wise)"),
+        ({"algorithm": "semi_online", "scale": "none"}, "recipes.x.scale: algorithm semi_online does not read it"),
+        ({"algorithm": "semi_online", "ddof": 0}, "recipes.x.ddof: algorithm semi_online does not read it"),
+        ({"algorithm": "semi_online", "reward_failure": -1.0}, "does not read it (only grpo and step_wise)"),
+        (
+            {"algorithm": "step_wise", "ddof": 0, "step_wise": {"credit": "outcome_anchored"}},
+            "recipes.x.ddof: credit outcome_anchored does not read it",
+        ),
+        ({"algorithm": "step_wise", "step_wise": {"credit": "reference"}}, "compares +1 with -1: set it to -1"),
+        ({"algorithm": "step_wise", "step_wise": {"credit": "bucket", "gamma": 0.5}}, "bucket does not read gamma"),
+        (
+            {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"credit": "reference", "coef": 0.5}},
+            "reference does not read coef = 0.5",
+        ),
+        ({"algorithm": "step_wise", "step_wise": {"judge": "oracle"}}, "recipes.x.step_wise.judge = 'oracle'"),
+        ({"algorithm": "semi_online", "semi_online": {"patch_threshold": -2}}, "patch_threshold = -2"),
+        (
+            {"algorithm": "semi_online", "semi_online": {"episode_weight": 0.0, "step_weight": 0.0}},
+            "every advantage would be 0",
+        ),
+        ({"phases": [{}]}, "recipes.x.phases = [{}]: must be a list of two or more mappings"),
+        ({"phases": [{}, {"phases": []}]}, "a phase cannot have phases"),
+        ({"phases": [{}, {"lrr": 1}]}, "recipes.x.phases[1].lrr: unknown key. Did you mean lr or lora?"),
+        ({"phases": [{}, {"mode": "full"}]}, "mode and lora must be those of the first phase"),
+        ({"phases": [{}, {"semi_online": {"gamma": 0.1}}]}, "recipes.x.phases[1].semi_online: algorithm grpo"),
+    ],
+)
+def test_a_recipe_sets_what_its_algorithm_reads(recipe, words):
+    with pytest.raises(ParamError) as e:
+        parse({"recipes": {"grpo": {}, "x": recipe}})
+    assert words in e.value.message
 
 
 def test_schema_file_is_current_and_accepts_params_yaml():

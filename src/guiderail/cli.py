@@ -75,7 +75,11 @@ def build() -> argparse.ArgumentParser:
     for name, stage in STAGES.items():
         p = commands.add_parser(name, description=stage.page(name), formatter_class=raw)
         for axis in stage.axes:
-            p.add_argument(f"--{axis}", required=True, metavar=axis.upper(), help=AXES[axis][0])
+            needed = name != "evaluate" or axis == "benchmark"  # with --model it needs no recipe and seed
+            p.add_argument(f"--{axis}", required=needed, metavar=axis.upper(), help=AXES[axis][0])
+        if name == "evaluate":
+            p.add_argument("--model", metavar="FOLDER", help="evaluate this checkpoint instead of a recipe and seed's")
+            p.add_argument("--out", metavar="DIR", help="with --model: folder to write (default: below results/model)")
         p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
         if "env-pool" in stage.uses:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
@@ -87,14 +91,33 @@ def build() -> argparse.ArgumentParser:
 
 
 def _stage(args: argparse.Namespace) -> None:
-    from guiderail.stages.runner import Attach, run_stage
+    from guiderail.stages.runner import Attach, run_evaluation, run_stage
     from guiderail.workflow.job import die_with_parent
 
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
     attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False))
+    if args.command == "evaluate":
+        _check_evaluate(args)
+        if args.model:
+            model = Path(args.model)
+            out = Path(args.out or f"results/model/{model.resolve().name}/{args.benchmark}")
+            return run_evaluation(model, args.benchmark, out, args.params, attach)
     run_stage(args.command, axes, args.params, attach)
+
+
+def _check_evaluate(args: argparse.Namespace) -> None:
+    """evaluate takes a recipe and a seed, or a model."""
+    from guiderail.params import ParamError
+
+    point = [n for n in ("recipe", "seed") if getattr(args, n) is not None]
+    if args.model and point:
+        raise ParamError(f"--model and --{point[0]}: give a checkpoint, or a recipe and a seed of the chain.")
+    if not args.model and len(point) < 2:
+        raise ParamError("needs --recipe and --seed (of the chain), or --model FOLDER (any checkpoint).")
+    if args.out and not args.model:
+        raise ParamError("--out: only with --model; the chain's outputs are where dvc.yaml says.")
 
 
 def _setup_options(p: argparse.ArgumentParser) -> None:

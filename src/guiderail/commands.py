@@ -52,7 +52,7 @@ STAGES = {
         "record expert demonstrations",
         "Let the scripted experts solve train tasks in the browser and record what they saw, thought and did.",
         "results/provision/tasks.json",
-        "results/demos/ (demos.jsonl, frames/)",
+        "results/demos/ (demos.jsonl, frames/; recorded/ for benchmark sop)",
         "demos, env",
         "guiderail sft --seed 0",
         uses=("env-pool",),
@@ -64,14 +64,26 @@ STAGES = {
         "results/demos/, model.path",
         "results/sft/seedS/ (checkpoint/, curves.jsonl, metrics.json)",
         "sft, prompt, model",
-        "guiderail rl --recipe grpo --seed 0",
+        "guiderail prm --recipe grpo --seed 0",
         axes=("seed",),
+    ),
+    "prm": StageHelp(
+        "train a judge of steps",
+        "Train a small process reward model on steps that the state judge labels; measure it on held-out templates.\n"
+        "A recipe that asks none gets an empty output in a second. Goes on from its last checkpoint after a kill.",
+        "results/sft/seedS/checkpoint, results/provision/tasks.json, model.path",
+        "results/prm/R/seedS/ (judge/, metrics.json, steps.jsonl, judged.jsonl)",
+        "prm, rl.step_wise, recipes.R, prompt, model, env",
+        "guiderail rl --recipe grpo --seed 0",
+        axes=("recipe", "seed"),
+        uses=("env-pool",),
     ),
     "rl": StageHelp(
         "train by reinforcement",
-        "Roll out groups of episodes in the browser and improve the policy (GRPO and its recipes).\n"
+        "Roll out groups of episodes, in the browser or along the demonstrations, and improve the policy (GRPO,\n"
+        "step-wise and semi-online recipes, in one or several phases).\n"
         "Goes on from its last checkpoint after a kill.",
-        "results/sft/seedS/checkpoint, results/provision/tasks.json",
+        "results/sft/seedS/checkpoint, results/provision/tasks.json, results/demos/",
         "results/rl/R/seedS/ (checkpoint/, curves.jsonl, metrics.json, rollouts/)",
         "rl, recipes.R, prompt, model, env",
         "guiderail merge --recipe grpo --seed 0",
@@ -90,6 +102,8 @@ STAGES = {
     "evaluate": StageHelp(
         "measure success",
         "Run base, SFT and RL checkpoints on train, fresh and held-out tasks, with confidence intervals.\n"
+        "Benchmarks: miniwob (pages), sop (recorded episodes), android_control_sop, _high, _low (a file of them).\n"
+        "Any checkpoint, without the chain: guiderail evaluate --model FOLDER --benchmark miniwob\n"
         "Refuses tasks that the checkpoint was trained on.",
         "results/merge/R/seedS/model, results/sft/seedS/checkpoint, results/provision/tasks.json",
         "results/evaluate/R/seedS/B/ (episodes.parquet, metrics.json, frames/)",

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -20,10 +20,11 @@ from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
 from guiderail.params_desktop import Desktop
+from guiderail.params_prm import Prm
+from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ParamError(SystemExit):
@@ -136,106 +137,10 @@ class Demos(Section):
     """Expert demonstrations."""
 
     per_template: int = Field(8, ge=1, le=100_000, description="Demonstrations per train template.")
+    recorded: int = Field(
+        4, ge=0, le=100_000, description="Expert episodes per fresh and held-out template, for benchmark sop alone."
+    )
     point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
-
-
-class Lora(Section):
-    """Low-rank adapters (Hu et al. 2021) on the language model's linear layers."""
-
-    r: int = Field(16, ge=1, le=4096)
-    alpha: int = Field(32, ge=1, le=100_000)
-    dropout: float = Field(0.0, ge=0, lt=1)
-
-
-class Optim(Section):
-    """AdamW and its schedule."""
-
-    lr: float = Field(3e-4, gt=0, le=10)
-    weight_decay: float = Field(0.0, ge=0, le=1)
-    warmup: float = Field(0.05, ge=0, le=1, description="Fraction of steps of linear warm-up.")
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    grad_clip: float = Field(1.0, gt=0)
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-
-
-class Sft(Optim):
-    """Supervised warm-up on demonstrations with the thought line."""
-
-    lr: float = Field(3e-4, gt=0, le=10)
-    epochs: int = Field(6, ge=1, le=10_000)
-    batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
-    micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
-    mode: Literal["full", "lora"] = "full"
-    lora: Lora = Lora()
-    save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
-
-
-class Rl(Optim):
-    """Defaults of every RL recipe; `recipes.<name>` overrides single keys."""
-
-    lr: float = Field(5e-4, gt=0, le=10)
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
-    algorithm: Literal["grpo"] = "grpo"
-    iterations: int = Field(40, ge=1, le=1_000_000)
-    groups: int = Field(16, ge=1, le=100_000, description="Task instances per iteration.")
-    group_size: int = Field(8, ge=2, le=10_000, description="Rollouts per task instance.")
-    temperature: float = Field(0.7, gt=0, le=100)
-    epochs: int = Field(3, ge=1, le=1000, description="Passes over the rows of one iteration.")
-    batch: int = Field(32, ge=1, le=100_000, description="Rows per optimiser step (accumulated).")
-    micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
-    clip_low: float = Field(0.2, ge=0, le=1)
-    clip_high: float = Field(0.28, ge=0, le=100)
-    dual_clip: float = Field(
-        0.0, ge=0, le=1000, description="Bound on the ratio of bad actions, above 1 (verl: 3); 0 = none."
-    )
-    ratio: Literal["token", "sequence"] = Field("token", description="sequence: one ratio per completion (GSPO).")
-    importance_cap: float = Field(
-        0.0,
-        ge=0,
-        le=1000,
-        description="Truncated importance weights for rollouts of other weights, at least 1; 0 = none.",
-    )
-    kl_coef: float = Field(0.0, ge=0, le=100, description="Weight of the KL to the frozen starting weights.")
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    kl_clamp: float = Field(0.0, ge=0, le=1000, description="Bound on that estimate per token (verl: 10); 0 = none.")
-    entropy_coef: float = Field(0.0, ge=0, le=100)
-    aggregation: Literal["token_mean", "row_mean", "trajectory_mean", "constant"] = "token_mean"
-    aggregation_tokens: int = Field(
-        128, ge=1, le=1_000_000, description="constant: tokens that divide the loss of each episode."
-    )
-    baseline: Literal["mean", "leave_one_out"] = Field("mean", description="leave_one_out: the siblings' mean (RLOO).")
-    scale: Literal["std", "none"] = Field("std", description="Divide advantages by the group's standard deviation.")
-    ddof: int = Field(1, ge=0, le=1, description="That deviation: 1 = sample (TRL, verl), 0 = population.")
-    reward_failure: float = Field(0.0, ge=-100, lt=1, description="Reward of a failed episode (success = 1).")
-    filter_rounds: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="DAPO filter: rounds of `groups` an update may take to be full of groups with spread; 0 = off.",
-    )
-    filter_std: float = Field(
-        0.0, ge=0, le=100, description="DAPO filter: population deviation of rewards a group must exceed."
-    )
-    logprob_tolerance: float = Field(
-        1e-2, gt=0, le=100, description="Bound on |logp_train - logp_rollout| before an update."
-    )
-    mode: Literal["full", "lora"] = "lora"
-    lora: Lora = Lora()
-    save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
-
-    @field_validator("dual_clip")
-    @classmethod
-    def _above_one(cls, value: float) -> float:
-        if 0 < value <= 1:
-            raise ValueError("must be 0 (off) or above 1; it is a bound on the ratio")
-        return value
-
-    @field_validator("importance_cap")
-    @classmethod
-    def _at_least_one(cls, value: float) -> float:
-        if 0 < value < 1:
-            raise ValueError("must be 0 (off) or at least 1, or rollouts of the current weights would be cut too")
-        return value
 
 
 class Merge(Section):
@@ -251,23 +156,52 @@ class Merge(Section):
     )
 
 
+class AndroidControl(Section):
+    """Trajectories of benchmarks android_control_*, in the format of UI-S1's files."""
+
+    path: str = Field("", description="JSONL file.")
+    frames: str = Field("", description="Folder of its screenshots, by file name.")
+    swipes: Literal["", "gesture", "scroll"] = Field(
+        "", description="What swipe coordinates are, where the file does not tell."
+    )
+    blank: bool = Field(False, description="Show grey screens instead of screenshots (a run of the text alone).")
+
+
 class Evaluate(Section):
     """Benchmark runs."""
 
     temperature: float = Field(0.0, ge=0, le=100)
     episodes: int = Field(
-        0, ge=0, le=100_000, description="Episodes per split and template; 0 = all instances of the split."
+        0, ge=0, le=100_000, description="Episodes per split and template (android_control: trajectories); 0 = all."
     )
     checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"], min_length=1)
+    retrieval: list[Literal["base", "sft", "rl"]] = Field(
+        [],
+        description="Checkpoints to run again, each task after the nearest demonstration of a train task.",
+    )
+    retrieval_steps: int = Field(3, ge=1, le=64, description="Steps of it that are shown.")
+    retrieval_text: float = Field(
+        0.7, ge=0, le=1, description="Weight of the instructions' likeness; the rest is that of the first screens."
+    )
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     film_strips: int = Field(6, ge=0, le=1000, description="Episodes drawn as film strips per checkpoint.")
+    android_control: AndroidControl = AndroidControl()
 
-    @field_validator("checkpoints")
+    @field_validator("checkpoints", "retrieval")
     @classmethod
     def _distinct(cls, values: list[str]) -> list[str]:
         _once(values)
         return values
+
+    @model_validator(mode="after")
+    def _compared(self) -> Evaluate:
+        lost = [c for c in self.retrieval if c not in self.checkpoints]
+        if lost:
+            raise ValueError(
+                f"retrieval names {lost[0]!r}, which checkpoints lacks: it is compared with the run without"
+            )
+        return self
 
 
 class Report(Section):
@@ -290,6 +224,16 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
+        "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
+        "gui_rl": {
+            "algorithm": "step_wise",
+            "reward_failure": -1.0,
+            "clip_high": 0.2,
+            "step_wise": {"credit": "reference"},
+        },
+        "semi_online": {"algorithm": "semi_online"},
+        "semi_online_grpo": {"phases": [{"algorithm": "semi_online", "iterations": 20}, {"iterations": 20}]},
     }
 
 
@@ -303,6 +247,7 @@ class Params(Section):
     provision: Provision = Provision()
     demos: Demos = Demos()
     sft: Sft = Sft()
+    prm: Prm = Prm()
     rl: Rl = Rl()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
@@ -325,17 +270,32 @@ class Params(Section):
         for name, changes in self.recipes.items():
             if not NAME.fullmatch(name):
                 raise ValueError(f"recipes.{name}: a recipe's name may hold a-z, 0-9 and _ only")
-            try:
-                self.rl_for(name)
-            except ValidationError as e:
-                found = (explain(x, Rl, f"recipes.{name}") for x in e.errors() if x["loc"][0] in changes)
-                raise ValueError("\n".join(found)) from None
-            self._fits(name)
+            self._recipe_fits(name, changes)
         return self
 
-    def _fits(self, recipe: str) -> None:
+    def _recipe_fits(self, name: str, changes: dict[str, Any]) -> None:
+        """Raise ValueError on a recipe that cannot be, with the key it is about."""
+        try:
+            phases = recipe_phases(changes)
+        except ValueError as e:
+            raise ValueError(f"recipes.{name}.phases = {changes['phases']!r}: {e}") from None
+        found: list[Rl] = []
+        for number, own in enumerate(phases):
+            where = f"{name}.phases[{number}]" if len(phases) > 1 else name
+            try:
+                found.append(self._rl(own))
+            except ValidationError as e:
+                lines = (explain(x, Rl, f"recipes.{where}") for x in e.errors() if x["loc"][0] in own)
+                raise ValueError("\n".join(lines)) from None
+            check_read(where, own, found[-1])
+            self._fits(where, own, found[-1])
+        if any((p.mode, p.lora) != (found[0].mode, found[0].lora) for p in found):
+            raise ValueError(
+                f"recipes.{name}.phases: mode and lora must be those of the first phase: one model is trained"
+            )
+
+    def _fits(self, recipe: str, own: dict[str, Any], rl: Rl) -> None:
         """Raise ValueError when sections contradict each other; without it a stage would find out hours later."""
-        rl, own = self.rl_for(recipe), self.recipes[recipe]
         where = {k: f"recipes.{recipe}.{k}" if k in own else f"rl.{k}" for k in ("mode", "lora")}
         if rl.lora.dropout > 0:
             raise ValueError(
@@ -351,9 +311,47 @@ class Params(Section):
                 "since the adapter of the warm-up is trained further"
             )
 
+    def judges_of(self, recipe: str) -> set[str]:
+        """Judges that the step_wise phases of `recipe` ask: progress, prm, endpoint."""
+        return {rl.step_wise.judge for rl in self.phases_for(recipe) if rl.algorithm == "step_wise"}
+
+    def wants_prm(self, recipe: str) -> bool:
+        """Whether `recipe` trains with the process reward model."""
+        return "prm" in self.judges_of(recipe)
+
+    @model_validator(mode="after")
+    def _others_reached(self) -> Params:
+        """Raise ValueError when a model from elsewhere is to be asked and nothing says where."""
+        asks = {
+            f"recipes.{name}.step_wise.voting.endpoint": rl.step_wise.voting.endpoint
+            for name in self.sweep.recipe
+            for rl in self.phases_for(name)
+            if rl.algorithm == "step_wise" and rl.step_wise.judge == "endpoint"
+        }
+        if self.sft.cot.source == "teacher":
+            asks["sft.cot.endpoint"] = self.sft.cot.endpoint
+        for where, endpoint in asks.items():
+            if not endpoint.url or not endpoint.model:
+                raise ValueError(f"{where}: url and model are needed, for a model there is to be asked")
+        if self.sft.cot.source == "none" and self.prompt.thought:
+            raise ValueError(
+                "sft.cot.source = 'none': prompt.thought is true, so rollouts ask for a line that the warm-up would "
+                "never show; set prompt.thought: false, or take the thoughts of expert or teacher"
+            )
+        if self.sft.cot.source == "teacher" and not self.prompt.thought:
+            raise ValueError("sft.cot.source = 'teacher': prompt.thought is false, so what it writes would go unused")
+        return self
+
+    def phases_for(self, recipe: str) -> list[Rl]:
+        """RL parameters of `recipe`, one per phase (most recipes have one): `rl` with the recipe's overrides."""
+        return [self._rl(own) for own in recipe_phases(self.recipes[recipe])]
+
     def rl_for(self, recipe: str) -> Rl:
-        """RL parameters of `recipe`: `rl` with the recipe's overrides. Raises ValidationError on an unknown key."""
-        return Rl.model_validate_json(json.dumps({**self.rl.model_dump(), **self.recipes[recipe]}), strict=True)
+        """RL parameters of a recipe of one phase (of the last phase, where it has more)."""
+        return self.phases_for(recipe)[-1]
+
+    def _rl(self, own: dict[str, Any]) -> Rl:
+        return Rl.model_validate_json(json.dumps(overridden(self.rl.model_dump(), own)), strict=True)
 
 
 def parse(raw: object, source: str = "params.yaml") -> Params:

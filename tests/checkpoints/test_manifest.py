@@ -7,7 +7,8 @@ import pytest
 
 from guiderail.checkpoints import manifest as m
 from guiderail.cli import main
-from guiderail.params import Model, Sft
+from guiderail.params import Model
+from guiderail.params_train import Sft
 from guiderail.provenance import manifest_digest
 from guiderail.train.start import open_start
 

@@ -16,7 +16,8 @@ from guiderail.checkpoints import verify as v
 from guiderail.checkpoints.merge import MergeError, interpolate, merge_linear, merge_lora
 from guiderail.checkpoints.weights import WeightsError, adapter_deltas, rewrite, save_full
 from guiderail.models.loading import load_policy
-from guiderail.params import Lora, Model, Rl, Sft
+from guiderail.params import Model
+from guiderail.params_train import Lora, Rl, Sft
 from guiderail.train.optim import TrainableError
 from guiderail.train.start import load_reference, open_start, write_checkpoint
 

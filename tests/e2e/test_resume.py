@@ -21,7 +21,10 @@ from guiderail.workflow.presets import merged, render
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
+REPLAY = {"algorithm": "semi_online", "iterations": 2, "group_size": 4, "semi_online": {"patch": "on_policy"}}
 SMALL = {
+    "sweep": {"recipe": ["grpo", "replay"]},
+    "recipes": {"grpo": {}, "replay": {"phases": [REPLAY, REPLAY | {"clip_low": 0.1}]}},
     "provision": {"templates": ["click-test", "click-button"], "heldout": ["click-link"], "selftest_instances": 0},
     "demos": {"per_template": 3},
     "sft": {"epochs": 4, "batch": 2, "save_every": 2},
@@ -58,12 +61,12 @@ class Scratch:
         assert p.returncode == 0, told
         return told
 
-    def killed_after_first_checkpoint(self, *argv: str) -> str:
-        """Start a stage, kill it with -9 once a checkpoint is on disk; everything it started must be gone soon. Returns
-        the names of what it had started."""
+    def killed_after_first_checkpoint(self, *argv: str, phase: str = "") -> str:
+        """Start a stage, kill it with -9 once a checkpoint (of `phase`) is on disk; everything it started must be gone
+        soon. Returns the names of what it had started."""
         p = self.start(*argv)
         end = time.monotonic() + 600
-        while not list((self.path / ".work" / argv[0]).glob("*/state-????????/state.json")):
+        while not list((self.path / ".work" / argv[0]).glob(f"*/{phase}state-????????/state.json")):
             assert p.poll() is None and time.monotonic() < end, p.communicate()[1]
             time.sleep(0.02)
         started = psutil.Process(p.pid).children(recursive=True)
@@ -93,13 +96,13 @@ def scratch(tmp_path_factory):
     return made
 
 
-def compared(scratch: Scratch, argv: list[str], output: str, unit: str) -> str:
+def compared(scratch: Scratch, argv: list[str], output: str, unit: str, phase: str = "") -> str:
     """Run `argv` uninterrupted, then killed and resumed, and compare. Returns what the killed run had started."""
     scratch.run(*argv)
-    final, whole = scratch.path / output, scratch.path / "whole" / argv[0]
-    whole.parent.mkdir(exist_ok=True)
+    final, whole = scratch.path / output, scratch.path / "whole" / output
+    whole.parent.mkdir(exist_ok=True, parents=True)
     final.rename(whole)
-    started = scratch.killed_after_first_checkpoint(*argv)
+    started = scratch.killed_after_first_checkpoint(*argv, phase=phase)
     assert not final.exists()
     told = scratch.run(*argv)
     assert f"goes on from its checkpoint: {unit}" in told, told
@@ -119,8 +122,26 @@ def test_rl_goes_on_leaves_no_browser_and_ends_with_the_same_bytes(scratch):
     argv = ["rl", "--recipe", "grpo", "--seed", "0"]
     started = compared(scratch, argv, "results/rl/grpo/seed0", "1 of 3 iterations")
     assert "guiderail.pool.server" in started and "--remote-debugging" in started  # there was something to leave behind
-    metrics = json.loads((scratch.path / "results/rl/grpo/seed0/metrics.json").read_text())
-    whole = json.loads((scratch.path / "whole/rl/metrics.json").read_text())
+    assert same_metrics(scratch, "results/rl/grpo/seed0")["iterations"] == 3
+
+
+def same_metrics(scratch: Scratch, output: str) -> dict[str, float]:
+    """metrics.json of `output`, which must be that of the whole run but for its times."""
+    found, whole = (
+        json.loads((p / output / "metrics.json").read_text()) for p in (scratch.path, scratch.path / "whole")
+    )
     same = {k for k in whole if not k.endswith("_s")}
-    assert {k: metrics[k] for k in same} == {k: whole[k] for k in same}
-    assert metrics["iterations"] == 3
+    assert {k: found[k] for k in same} == {k: whole[k] for k in same}
+    return found
+
+
+def test_phases_along_recordings_go_on_without_a_browser(scratch):
+    if not (scratch.path / "results/sft/seed0").exists():
+        scratch.run("sft", "--seed", "0")
+    output = "results/rl/replay/seed0"
+    argv = ["rl", "--recipe", "replay", "--seed", "0"]
+    started = compared(scratch, argv, output, "2 of 2 iterations", phase="phase1/")
+    assert "guiderail.pool.server" not in started
+    metrics = same_metrics(scratch, output)
+    assert metrics["iterations"] == 4 and metrics["replay_steps"] == metrics["env_steps"] > 0
+    assert metrics["optimizer_steps"] > 0

@@ -23,7 +23,7 @@ def sha(png):
 
 
 def env(threshold=0, png=lambda name: name.encode()):
-    return ReplayEnv({"e7": RECORDING}, lambda a, s: match(a, s.expected, s.width, s.height), png, sha, threshold)
+    return ReplayEnv({TASK.id: RECORDING}, lambda a, s: match(a, s.expected, s.width, s.height), png, sha, threshold)
 
 
 def play(replay, actions):
@@ -76,7 +76,7 @@ def test_faults_are_typed():
 
     with pytest.raises(InfraError, match="frame f0 is missing"):
         play(env(png=gone), [])
-    with pytest.raises(ValueError, match="no recording"):
+    with pytest.raises(ValueError, match="no such recording"):
         asyncio.run(env().reset(TaskSpec("android_control", "e8", 0)))
     replay = env()
     play(replay, [WRONG])

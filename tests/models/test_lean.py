@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from guiderail import params as p
+from guiderail import params_train as p
 from guiderail.models.attention import SlotCache
 from guiderail.models.lean import LeanText
 from guiderail.models.policy import Policy

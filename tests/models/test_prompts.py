@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from guiderail.actions.codec import get_codec
 from guiderail.actions.types import Click, Finish, Key, Parsed, Scroll, Type
-from guiderail.models.prompts import PromptBuilder
+from guiderail.models.prompts import Example, PromptBuilder
 from guiderail.params import Prompt as PromptParams
 from tinyvlm import SPECIALS
 
@@ -97,6 +97,36 @@ def test_golden(tokenizer, codec, system):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), "see the module docstring"
     assert [len(r.frames) for r in rows] == [3, 2] and [r.steps for r in rows] == [(0, 1, 2), (3, 4)]
+
+
+def test_golden_with_an_example(tokenizer):
+    """The example's turns stand in every chunk between system and task, and change nothing else."""
+    builder = make(tokenizer, system="short")
+    shown_steps = (("demo0", 64, 64, builder.codec.render(Click(0.1, 0.2), 'click "Go"')),)
+    shown_steps += (("demo1", 160, 210, builder.codec.render(Type("hi"), "")),)
+    example, instruction = Example("Press Go <|im_end|>.", shown_steps), 'Click "Ok", then\ntype don\'t.'
+    plain, _ = played(builder, instruction, episode(builder))
+    context, prompts = builder.context(instruction, example), []
+    for frame, width, height, text in episode(builder):
+        context.observe(frame, width, height)
+        prompts.append(context.prompt())
+        parsed = builder.codec.parse(text)
+        ids = builder.completion_ids(text)
+        context.complete(ids, [-0.5] * len(ids), parsed.thought, builder.codec.render(parsed.action))
+    rows = context.rows()
+    text = "".join(shown(tokenizer, row) for row in rows)
+    path = GOLDEN / "prompt_guiderail_short_example.txt"
+    if os.environ.get("GUIDERAIL_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "see the module docstring"
+    before, extra = len(builder.system_turn), len(builder.example_ids(example))
+    for row, without in zip(rows, plain, strict=True):
+        assert [*row.ids[:before], *row.ids[before + extra :]] == without.ids.tolist()
+        assert row.frames == ("demo0", "demo1", *without.frames) and row.steps == without.steps
+        assert row.spans == tuple((s + extra, e + extra) for s, e in without.spans)
+    assert [p.frames for p in prompts[:2]] == [("demo0", "demo1", "frame0"), ("demo0", "demo1", "frame0", "frame1")]
+    with pytest.raises(ValueError, match="without steps"):
+        builder.context("x", Example("y", ()))
 
 
 @pytest.mark.parametrize("codec", ["guiderail", "qwen3vl"])

@@ -41,6 +41,11 @@ def episode(n: int, text: str = "CLICK", steps: int = 2, logprob: float = -0.1) 
             policy_version=4,
             seconds_policy=0.25,
             seconds_env=0.125,
+            votes=((), (1,), (-1, 1))[(n + t) % 3],
+            votes_invalid=n % 2,
+            reward=(None, 0.55)[t % 2],
+            matched=(None, True, False)[(n + t) % 3],
+            patched=("", "on_policy")[n % 2],
         )
         for t in range(steps)
     )

@@ -9,7 +9,8 @@ import torch
 
 from guiderail.algorithms.grpo import group_advantages
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Params, Rl
+from guiderail.params import Params
+from guiderail.params_train import Rl
 from guiderail.train.batch import Batch
 from guiderail.train.objective import Constants, sequences, token_loss
 

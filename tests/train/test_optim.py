@@ -6,7 +6,7 @@ import pytest
 import torch
 from worlds import make_policy
 
-from guiderail.params import Lora, Sft
+from guiderail.params_train import Lora, Sft
 from guiderail.train.optim import (
     Learner,
     TrainableError,

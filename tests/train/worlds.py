@@ -21,7 +21,7 @@ import torch
 from guiderail.envs.types import Outcome
 from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow, Prompt
-from guiderail.params import Rl, Sft
+from guiderail.params_train import Rl, Sft
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed

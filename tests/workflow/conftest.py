@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-STAGES = ["provision", "demos", "sft", "rl", "merge", "evaluate", "report"]
+STAGES = ["provision", "demos", "sft", "prm", "rl", "merge", "evaluate", "report"]
 
 
 class Project:

@@ -40,6 +40,7 @@ def demos(ctx):
     _begin(ctx)
     _write(ctx.out, "demos.jsonl", {"p": _dump(ctx.params.demos), "i": tree_digest(paths.tasks_json())})
     _write(ctx.out / "frames", "a.png", "frame")
+    _write(ctx.out / "recorded", "demos.jsonl", {"p": ctx.params.demos.recorded})
 
 
 def sft(ctx, seed):
@@ -48,9 +49,16 @@ def sft(ctx, seed):
     _write(ctx.out / "checkpoint", "model.json", {"p": _dump(ctx.params.sft), "seed": seed, "i": inputs})
 
 
+def prm(ctx, recipe, seed):
+    _begin(ctx)
+    needed = ctx.params.wants_prm(recipe)
+    i = [_dump(ctx.params.prm), tree_digest(paths.sft(seed) / "checkpoint")] if needed else []
+    _write(ctx.out / "judge", "judge.json", {"needed": needed, "i": i})
+
+
 def rl(ctx, recipe, seed):
     _begin(ctx)
-    i = tree_digest(paths.sft(seed) / "checkpoint")
+    i = [tree_digest(paths.sft(seed) / "checkpoint"), tree_digest(paths.prm(recipe, seed) / "judge")]
     _write(
         ctx.out / "checkpoint", "model.json", {"p": _dump(ctx.params.rl_for(recipe)), "r": recipe, "seed": seed, "i": i}
     )

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.timeout(3000)
 
 FROM_RL = ["evaluate@grpo-0-miniwob", "evaluate@grpo_kl-0-miniwob", "merge@grpo-0", "merge@grpo_kl-0", "report"]
 FROM_RL += ["rl@grpo-0", "rl@grpo_kl-0"]
-ALL = sorted([*FROM_RL, "provision", "demos", "sft@0"])
+PRM = ["prm@grpo-0", "prm@grpo_kl-0"]
+ALL = sorted([*FROM_RL, *PRM, "provision", "demos", "sft@0"])
 
 
 @pytest.fixture
 def small(project: Project) -> Project:
-    """One seed: ten jobs."""
+    """One seed: twelve jobs."""
     project.set("sweep.seed", [0])
     project.commit("one seed")
     return project
@@ -47,7 +48,7 @@ print(json.dumps({s.addressing: [deps(s), [o.def_path for o in s.outs]] for s in
         (address,) = jobs_of(block)
         jobs[address] = (set(fields["input"].split(", ")), set(fields["output"].split(", ")))
     assert jobs.keys() == dvc.keys()
-    assert len(jobs) == 1 + 1 + 2 + 4 + 4 + 4 + 1
+    assert len(jobs) == 1 + 1 + 2 + 4 + 4 + 4 + 4 + 1
     made = {o: a for a, (_, outs) in dvc.items() for o in outs}
     for address, (inputs, outputs) in jobs.items():
         deps, outs = dvc[address]
@@ -98,7 +99,7 @@ def test_battery(small, tmp_path):
 
     p.set("recipes", {"grpo": {}, "grpo_kl": {"kl_coef": 0.5}})  # one recipe only
     p.dvc("repro")
-    assert p.ran() == ["evaluate@grpo_kl-0-miniwob", "merge@grpo_kl-0", "report", "rl@grpo_kl-0"]
+    assert p.ran() == ["evaluate@grpo_kl-0-miniwob", "merge@grpo_kl-0", "prm@grpo_kl-0", "report", "rl@grpo_kl-0"]
     p.agree()
 
     p.set("rl.lr", 2.0e-4)  # a value of before: restored from the run cache under Snakemake
@@ -128,7 +129,7 @@ def test_failure_and_kill(small):
     """A stage fails under one engine, the engine is killed -9 later: the other does only the rest."""
     p = small
     p.snakemake("--cores", "2", "-k", "--retries", "0", check=False, DUMMY_FAIL="rl@grpo_kl-0")
-    done = [a for a in ALL if "grpo_kl" not in a and a != "report"]
+    done = [a for a in ALL if ("grpo_kl" not in a or a in PRM) and a != "report"]
     assert sorted(set(p.ran()) - {"rl@grpo_kl-0"}) == done
 
     running = p.popen("snakemake", "--cores", "2", DUMMY_SLEEP="4")
@@ -146,7 +147,7 @@ def test_failure_and_kill(small):
     p.ran()
     p.snakemake("--unlock")
     p.dvc("repro")
-    assert p.ran() == [a for a in ALL if "grpo_kl" in a or a == "report"]
+    assert p.ran() == [a for a in ALL if ("grpo_kl" in a and a not in PRM) or a == "report"]
     p.agree()
     leftovers = [f for f in (p.path / "results").rglob(".*") if f.name.endswith((".partial", ".old"))]
     assert leftovers == []
@@ -168,7 +169,7 @@ def test_without_git_and_without_dvc_lock(tmp_path):
     p.set("sweep.seed", [0])
     p.run("guiderail", "setup", "--no-browser", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     p.dvc("repro")
-    assert len(p.ran()) == 7
+    assert len(p.ran()) == 8
     p.agree()
 
 

@@ -1,4 +1,4 @@
-# Training: warm-up, reinforcement, merge. One GPU each where there is one (profiles say how many there are).
+# Training: warm-up, judge of steps, reinforcement, merge. One GPU each where there is one (profiles say how many there are).
 rule sft:
     input:
         spec.deps("sft"),
@@ -22,6 +22,36 @@ rule sft:
         spec.params("sft"),
     shell:
         run_stage("sft")
+
+
+rule prm:
+    input:
+        spec.deps("prm"),
+    output:
+        report(
+            directory(spec.out("prm")),
+            patterns=["judge/{name}.json"],
+            caption="../report/prm.rst",
+            category="Training",
+            subcategory="judge",
+            labels={
+                "stage": "prm",
+                "recipe": "{recipe}",
+                "seed": "{seed}",
+                "file": "{name}",
+            },
+        ),
+    log:
+        "logs/prm/{recipe}/seed{seed}.log",
+    benchmark:
+        "logs/benchmarks/prm/{recipe}/seed{seed}.tsv"
+    retries: 1
+    resources:
+        gpu=1,
+    params:
+        spec.params("prm"),
+    shell:
+        run_stage("prm")
 
 
 rule rl:

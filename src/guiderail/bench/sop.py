@@ -22,14 +22,14 @@ from typing import Any, Literal
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_dumps
+from guiderail.bench.protocols import Protocol
 from guiderail.checkpoints.manifest import digest_json
 from guiderail.envs.types import InfraError
 from guiderail.errors import InputError
-from guiderail.rewards.match import RULES, Match, match
+from guiderail.rewards.match import RULES, Match, Rules, match
 from guiderail.rewards.match_reference import reference_sop_match, reference_train_match
 from guiderail.tasks.recorded import RecordedStep, Recording
 
-Protocol = Literal["sop", "high", "low"]
 Scorer = Literal["guiderail", "reference_sop", "reference_train"]
 
 
@@ -69,15 +69,20 @@ Predict = Callable[[Query], Prediction]
 """Asks the policy; raises InfraError when there is no answer to judge (engine down, time-out)."""
 
 
-def verdict(predicted: Action | None, step: RecordedStep, scorer: Scorer) -> Match:
-    """Match of one step under a scorer. NotImplementedError where the reference's evaluator raises it."""
+def verdict(predicted: Action | None, step: RecordedStep, scorer: Scorer, rules: Rules = RULES) -> Match:
+    """Match of one step under a scorer (guiderail: with these tolerances). NotImplementedError where the reference's
+    evaluator raises it."""
     if scorer == "guiderail":
-        return match(predicted, step.expected, step.width, step.height)
+        return match(predicted, step.expected, step.width, step.height, rules)
     return (reference_sop_match if scorer == "reference_sop" else reference_train_match)(predicted, step)
 
 
 def play(
-    recording: Recording, predict: Predict, protocol: Protocol = "sop", scorer: Scorer = "guiderail"
+    recording: Recording,
+    predict: Predict,
+    protocol: Protocol = "sop",
+    scorer: Scorer = "guiderail",
+    rules: Rules = RULES,
 ) -> dict[str, Any]:
     """The line of one trajectory.
 
@@ -98,7 +103,7 @@ def play(
         except InfraError as e:
             return _line(recording, protocol, None, steps, {"kind": e.cause, "detail": str(e)})
         try:
-            found = verdict(said.action, step, scorer)
+            found = verdict(said.action, step, scorer, rules)
         except NotImplementedError as e:
             found, void = Match(False, False, None, str(e)), True
         void |= scorer == "reference_sop" and said.action is None
@@ -184,14 +189,16 @@ class Lines:
             os.fsync(f.fileno())
 
 
-def config_digest(recordings: Sequence[Recording], identity: Any, protocol: Protocol, scorer: Scorer) -> str:
+def config_digest(
+    recordings: Sequence[Recording], identity: Any, protocol: Protocol, scorer: Scorer, rules: Rules = RULES
+) -> str:
     """Digest of the model (`identity`, any plain values), the data, the protocol and the rules."""
     data = [
         [r.id, r.goal, [[s.frame, s.width, s.height, s.instruction, repr(s.expected)] for s in r.steps]]
         for r in recordings
     ]
     return digest_json(
-        {"identity": identity, "data": data, "protocol": protocol, "scorer": scorer, "rules": asdict(RULES)}
+        {"identity": identity, "data": data, "protocol": protocol, "scorer": scorer, "rules": asdict(rules)}
     )
 
 
@@ -203,6 +210,7 @@ def run(
     *,
     protocol: Protocol = "sop",
     scorer: Scorer = "guiderail",
+    rules: Rules = RULES,
     workers: int = 1,
     done: Callable[[int, int], None] = lambda k, n: None,
 ) -> list[dict[str, Any]]:
@@ -211,14 +219,14 @@ def run(
     Returns all lines in the order of the recordings. identity: plain values that name the model and its sampling.
     done(finished, total) is called after each. Whatever `predict` raises but InfraError ends the run.
     """
-    lines = Lines(out, config_digest(recordings, identity, protocol, scorer))
+    lines = Lines(out, config_digest(recordings, identity, protocol, scorer, rules))
     out.parent.mkdir(parents=True, exist_ok=True)
     lines.read()
     todo = [r for r in recordings if r.id not in lines.rows or lines.rows[r.id]["error"] is not None]
     finished = len(recordings) - len(todo)
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for future in as_completed([pool.submit(play, r, predict, protocol, scorer) for r in todo]):
+            for future in as_completed([pool.submit(play, r, predict, protocol, scorer, rules) for r in todo]):
                 lines.add(future.result())
                 finished += 1
                 done(finished, len(recordings))

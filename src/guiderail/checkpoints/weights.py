@@ -21,7 +21,7 @@ from guiderail.checkpoints.manifest import UNHASHED
 from guiderail.checkpoints.tensors import read_tensors, write_tensors
 from guiderail.errors import Explained
 from guiderail.models.folder import check_weights
-from guiderail.params import Lora
+from guiderail.params_train import Lora
 
 ADAPTER_FILE = "adapter_model.safetensors"
 _PREFIX, _ADAPTER = "base_model.model.", "default"

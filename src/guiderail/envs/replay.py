@@ -30,12 +30,13 @@ class Verdict(Protocol):
         ...
 
 
-Matcher = Callable[[Action, RecordedStep], Verdict]
-"""`rewards.match` with the tolerances of the run; handed in, since rewards stand above environments."""
+Matcher = Callable[[Action | None, RecordedStep], Verdict]
+"""`rewards.match` with the tolerances of the run (None: an answer that nobody could read); handed in, since rewards
+stand above environments."""
 
 
 class ReplayEnv:
-    """Plays `recordings` by `TaskSpec.template`, which names the episode id.
+    """Plays `recordings` by `TaskSpec.id`.
 
     png: bytes of a recorded frame by its name; raises KeyError or OSError when it is not there. sha: its digest.
     patch_threshold: misses after which a rollout still goes on; 0 = none, -1 = any number.
@@ -55,14 +56,21 @@ class ReplayEnv:
 
     async def reset(self, task: TaskSpec) -> StepResult:
         """Show the first screen. Raises ValueError on an unknown episode, InfraError on a missing frame."""
-        if task.template not in self._recordings:
-            raise ValueError(f"{task.id}: no recording {task.template!r} among {len(self._recordings)}")
-        self._recording, self._at, self._ended = self._recordings[task.template], 0, False
+        if task.id not in self._recordings:
+            raise ValueError(f"{task.id}: no such recording among {len(self._recordings)}")
+        self._recording, self._at, self._ended = self._recordings[task.id], 0, False
         self._patches, self._matched = self._start, 0
         return StepResult(self._show(), False)
 
     async def step(self, action: Action) -> StepResult:
         """Compare `action` with the expert's, and show the next screen (the same one at the end)."""
+        return await self._compare(action)
+
+    async def miss(self) -> StepResult:
+        """A step whose answer could not be read: it matches nothing."""
+        return await self._compare(None)
+
+    async def _compare(self, action: Action | None) -> StepResult:
         if self._recording is None or self._ended:
             raise ValueError("step before reset, or after the end of the trajectory")
         expert = self._recording.steps[self._at]

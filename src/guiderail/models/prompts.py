@@ -7,6 +7,9 @@ Layout (Qwen chat format; the system turn is absent for `system: none`):
     <|im_start|>user\n{frame}<|im_end|>\n<|im_start|>assistant\n{sampled ids}<|im_end|>\n
     ...
 
+With an example (a demonstration of another task) its turns stand between the system turn and the first user turn of
+every chunk, and its first user turn begins `Example: {its instruction}\n`.
+
 A chunk holds at most K = `prompt.chunk_steps` frames and only ever grows at its end. The next frame starts a new chunk,
 re-anchored: its first user turn is `{instruction}\nDone: {past thoughts, last 8, joined by "; "}\n{frame}`.
 
@@ -36,6 +39,15 @@ SUMMARY_STEPS = 8
 NO_ACTION = "(no action)"
 SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A demonstration shown before the task: its instruction, and (frame sha256, width, height, assistant text) per
+    step."""
+
+    instruction: str
+    steps: tuple[tuple[str, int, int, str], ...]
 
 
 class PromptBuilder:
@@ -88,9 +100,20 @@ class PromptBuilder:
         """The codec for answers to a frame of `width` x `height` pixels."""
         return self.codec.at(*self.resized(width, height))
 
-    def context(self, instruction: str) -> Context:
-        """A fresh context. Raises ValueError on an empty instruction."""
-        return Context(self, instruction)
+    def context(self, instruction: str, example: Example | None = None) -> Context:
+        """A fresh context, after `example` when one is given. Raises ValueError on an empty instruction."""
+        return Context(self, instruction, example)
+
+    def example_ids(self, example: Example) -> tuple[int, ...]:
+        """Ids of an example's turns, closed. Raises ValueError on an example without steps."""
+        if not example.steps:
+            raise ValueError("an example without steps shows nothing; leave it out")
+        ids: list[int] = []
+        for i, (_, width, height, text) in enumerate(example.steps):
+            head = self.encode(f"Example: {example.instruction}\n") if i == 0 else ()
+            ids += (*self.user_open, *head, *self.frame_ids(width, height), *self.assistant_open)
+            ids += (*self.completion_ids(text), *self.turn_close)
+        return tuple(ids)
 
     def completion_ids(self, text: str) -> tuple[int, ...]:
         """What a policy that writes `text` and stops would have sampled: the text's ids and `<|im_end|>`."""
@@ -128,11 +151,13 @@ class _Chunk:
 class Context:
     """One episode's context: `observe`, `prompt`, `complete`, again and again; `rows` at any time."""
 
-    def __init__(self, builder: PromptBuilder, instruction: str) -> None:
+    def __init__(self, builder: PromptBuilder, instruction: str, example: Example | None = None) -> None:
         if not instruction.strip():
             raise ValueError("empty instruction: the environment must give the task's instruction before a prompt")
         self._builder = builder
         self._instruction = instruction
+        self._example = builder.example_ids(example) if example else ()
+        self._shown = [frame for frame, *_ in example.steps] if example else []
         self._chunks: list[_Chunk] = []
         self._done: list[str] = []
         self._step = 0
@@ -157,8 +182,11 @@ class Context:
             raise RuntimeError(f"step {self._step}: observe() again before complete(): one answer per frame")
         b = self._builder
         frame = b.frame_ids(width, height)
-        if not self._chunks or len(self._chunks[-1].frames) >= b.params.chunk_steps:
-            self._chunks.append(_Chunk(ids=[*b.system_turn, *b.user_open, *self._anchor()]))
+        if not self._chunks or len(self._chunks[-1].frames) - len(self._shown) >= b.params.chunk_steps:
+            if self._chunks and not self._chunks[-1].spans:
+                self._chunks.pop()  # patched, but nothing was sampled after it
+            ids = [*b.system_turn, *self._example, *b.user_open, *self._anchor()]
+            self._chunks.append(_Chunk(ids=ids, frames=list(self._shown)))
         else:
             self._chunks[-1].ids.extend(b.user_open)
         chunk = self._chunks[-1]
@@ -211,6 +239,35 @@ class Context:
         self._step += 1
         self._open = False
 
+    def patch(self, completion_ids: Sequence[int], thought: str, action_text: str) -> None:
+        """Put another turn in the place of the last one, for what follows (semi-online RL).
+
+        The chunk as sampled stays a row of its own, ending with the answer that was replaced; what follows goes into a
+        row whose history holds `completion_ids` there, and which trains on nothing before them. Raises RuntimeError
+        when no turn has been completed since the last patch, ValueError as `complete`.
+        """
+        b = self._builder
+        last = self._chunks[-1] if self._chunks else None
+        if self._open or last is None or not last.spans:
+            raise RuntimeError(f"step {self._step}: patch() needs a turn that complete() just closed")
+        if not completion_ids or b.reserved_ids.intersection(completion_ids) or b.end_id in completion_ids[:-1]:
+            raise ValueError(f"step {self._step}: a patch needs ids of plain text, at most closed by {b.end_id}")
+        ids = [*last.ids[: last.spans[-1][0]], *completion_ids]
+        ids.extend(b.turn_close if completion_ids[-1] == b.end_id else b.turn_end)
+        self._chunks.append(_Chunk(ids=ids, frames=list(last.frames)))
+        self._done[-1] = " ".join((thought or action_text).split()) or NO_ACTION
+
+    def hinted(self, hint: str) -> Prompt:
+        """The prompt of the turn that `complete` just closed, with a line of text before the answer: asks the policy
+        again, told something. Raises RuntimeError when no turn has been completed since the last patch."""
+        last = self._chunks[-1] if self._chunks else None
+        if self._open or last is None or not last.spans:
+            raise RuntimeError(f"step {self._step}: hinted() needs a turn that complete() just closed")
+        b = self._builder
+        end = last.spans[-1][0] - len(b.assistant_open)
+        ids = (*last.ids[:end], *b.encode(f"\n{hint}"), *b.assistant_open)
+        return Prompt(ids=ids, frames=tuple(last.frames))
+
     def rows(self, temperature: float = 1.0) -> list[ChunkRow]:
         """Training rows of the completed steps, one per chunk; a row ends with its last sampled id."""
         rows = []
@@ -220,7 +277,7 @@ class Context:
             rows.append(
                 ChunkRow(
                     ids=np.asarray(chunk.ids[: chunk.spans[-1][1]], dtype=np.int64),
-                    frames=tuple(chunk.frames[: len(chunk.spans)]),
+                    frames=tuple(chunk.frames[: len(chunk.frames) - (chunk is self._chunks[-1] and self._open)]),
                     spans=tuple(chunk.spans),
                     logprobs=np.asarray(chunk.logprobs, dtype=np.float32),
                     steps=tuple(chunk.steps),

@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from guiderail.report import curves, figures, filmstrip, tables
+from guiderail.bench.protocols import PROTOCOLS as RECORDED
+from guiderail.report import compare, curves, figures, filmstrip, judges, retrieval, tables
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLIT_NAME, draw, series_label
 from guiderail.report.summary import Bench, Tree, summarise
@@ -144,6 +145,16 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
 def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
     """Write everything but the pages below `out`. Returns the summary and what the pages show."""
     summary = summarise(data)
+    summary |= {"prm": judges.summary(data)} if data.prm else {}
+    for benchmark in data.benchmarks:
+        found = retrieval.matrix(Bench(data, benchmark))
+        summary["benchmarks"][benchmark] |= {"retrieval": found} if found else {}
+    summary |= {k: v for k, v in summary["benchmarks"][data.benchmarks[0]].items() if k == "retrieval"}
+    for name, tree in summary["benchmarks"].items():
+        if name in RECORDED:
+            tree["scores"] = compare.recorded_scores(Bench(data, name))
+    compared = summary["comparison"] = compare.comparison(data, summary["benchmarks"])
+    tables.write(compare.table(compared), out / "comparison.csv")
     (out / "summary.json").write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n")
     sections = []
     for benchmark in data.benchmarks:
@@ -161,6 +172,25 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
         section = Section(benchmark, [headline(bench, tree, r) for r in data.recipes])
         section.pictures = _figures(out, bench, tree, frames["templates"], prefix)
         section.tables = tables.reading(bench, tree, frames)
+        if "retrieval" in tree:
+            tables.write(retrieval.table(tree["retrieval"]), out / f"{prefix}retrieval.csv")
+            section.tables.append(retrieval.reading(bench, tree["retrieval"]))
+        if data.prm and benchmark == data.benchmarks[0]:
+            tables.write(judges.table(data), out / "prm.csv")
+            section.tables.append(judges.reading(judges.table(data)))
+            draw(out / "figures" / "prm-reliability", lambda: judges.reliability(data))
+            caption = "What the process reward model says against what the state judge says, on held-out templates."
+            section.pictures.append(Picture("figures/prm-reliability", "Judge of steps", caption))
+        if "scores" in tree:
+            note = "Trajectories done whole (TSR), mean share of steps before the first miss (PG), and their mean."
+            if RECORDED[benchmark] != "sop":
+                note = "Trajectories with every step right (TSR), mean share of right steps (PG), and their mean."
+            section.tables.insert(0, ("Recorded trajectories", note, compare.recorded_table(tree)))
+        if benchmark == data.benchmarks[0] and compared:
+            note = (
+                "Costs of the rl stage, means over seeds. Per point: of gain over SFT; bounds from the gain's interval."
+            )
+            section.tables.insert(0, ("Recipes compared", note, compare.reading(compared)))
         section.strips = _strips(out, bench, prefix)
         sections.append(section)
     tables.write(tables.usage_table(data.used), out / "stages.csv")

@@ -31,10 +31,11 @@ class ReportData:
     `episodes`: one row per evaluated episode with the columns of `bench.records` plus recipe, train_seed, benchmark.
     `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
     one row per logged step. `used`: what each output cost, by its folder below the
-    results folder: seconds, peak_memory_bytes (provenance.json), env_steps, tokens (metrics.json); None = not recorded.
+    results folder: seconds, cpu_seconds, peak_memory_bytes (provenance.json), env_steps, of them replay_steps (along
+    recordings), tokens (metrics.json); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
-    `evaluations`: the folder of each point, for its frames. `selftest`: what provision found of each template ({} where
-    it kept nothing).
+    `evaluations`: the folder of each point, for its frames. `prm`: calibration.json of the recipes with a process
+    reward model. `selftest`: what provision found of each template ({} where it kept nothing).
     """
 
     recipes: list[str]
@@ -47,6 +48,7 @@ class ReportData:
     used: dict[str, dict[str, float | None]]
     evaluations: dict[tuple[str, int, str], Path]
     missing: list[str] = field(default_factory=list)
+    prm: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     rss_only: list[str] = field(default_factory=list)
     selftest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -78,8 +80,10 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
     cost, work = read("provenance.json").get("cost", {}), read("metrics.json")
     values = {
         "seconds": cost.get("seconds"),
+        "cpu_seconds": cost.get("cpu_seconds"),
         "peak_memory_bytes": cost.get("peak_pss_bytes", cost.get("peak_rss_bytes")),
         "env_steps": work.get("env_steps"),
+        "replay_steps": work.get("replay_steps"),
         "tokens": work.get("tokens"),
     }
     rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost
@@ -89,6 +93,17 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
 def read_selftest(path: Path) -> dict[str, dict[str, Any]]:
     """What provision found of each template; {} when the file is not there."""
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def read_judges(params: Params, results: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """calibration.json of each (recipe, seed) of the sweep that has a process reward model."""
+    found = {}
+    for recipe in params.sweep.recipe:
+        for seed in params.sweep.seed:
+            file = results / "prm" / recipe / f"seed{seed}" / "judge" / "calibration.json"
+            if file.exists():
+                found[recipe, seed] = json.loads(file.read_text())
     return found
 
 
@@ -127,6 +142,8 @@ def load(params: Params, results: Path) -> ReportData:
                 rl[recipe, seed] = read_curves(outputs[-2] / "curves.jsonl")
             else:
                 missing.append(f"rl/{recipe}/seed{seed}/curves.jsonl")
+    prm = read_judges(params, results)
+    outputs += [results / "prm" / recipe / f"seed{seed}" for recipe, seed in prm]
     used: dict[str, dict[str, float | None]] = {}
     rss_only: list[str] = []
     for out in dict.fromkeys(outputs):
@@ -146,6 +163,7 @@ def load(params: Params, results: Path) -> ReportData:
         used=used,
         evaluations=folders,
         missing=missing,
+        prm=prm,
         rss_only=rss_only,
         selftest=read_selftest(results / "provision" / "selftest.json"),
     )

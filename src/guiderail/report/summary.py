@@ -8,7 +8,11 @@ Layout (nested, so that `jq '.success.grpo.rl.fresh.mean' summary.json` works):
 - `coverage.<recipe>.<checkpoint>.<split>` = {planned, measured, share}
 - `excluded.<recipe>.<checkpoint>.<split>` = {"kind/cause": episodes}
 - `episodes.<recipe>.<checkpoint>.<split>` = {steps_mean, parse_failures, causes}
+- `benchmarks.<recorded>.scores.<recipe>.<checkpoint>.<split>` = {tsr, pg, score} of a recorded benchmark
+- `comparison.<recipe>` = {success, gain, sop, cost, per_point}: see `compare`
 - `stages.<output>` and `totals`: seconds, peak memory in bytes, env steps, tokens, as each stage recorded them
+- `retrieval.<recipe>.<checkpoint>.<split>` = {without, with, gain} where evaluate.retrieval ran (see `retrieval`)
+- `prm.<recipe>.<seed>`: calibration of the process reward model, where a recipe has one (see `judges`)
 - with several benchmarks the first one of the sweep fills the keys above, `benchmarks.<name>` has all of them
 
 Guarantees: no number without its n; what could not be measured is null with a reason. The base does not depend on the

@@ -145,7 +145,9 @@ def usage_table(stages: Tree) -> pd.DataFrame:
     rows = []
     for name, used in stages.items():
         rows.append({"output": name, **{k: _none(v) for k, v in used.items()}})
-    return pd.DataFrame(rows, columns=["output", "seconds", "peak_memory_bytes", "env_steps", "tokens"])
+    return pd.DataFrame(
+        rows, columns=["output", "seconds", "cpu_seconds", "peak_memory_bytes", "env_steps", "replay_steps", "tokens"]
+    )
 
 
 def selftest_table(found: Tree) -> pd.DataFrame:

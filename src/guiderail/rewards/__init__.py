@@ -1,1 +1,1 @@
-"""Rewards: outcomes, the match of an action with the expert's."""
+"""Rewards: outcomes, the match of an action with the expert's, and judges of single steps."""

@@ -34,12 +34,14 @@ from guiderail.tasks.recorded import Box, Expected, scroll_direction
 class Rules:
     """Tolerances. distance: of a point from the expert's, x by width and y by height. box_scale: boxes are widened
     about their centre. max_box: share of the screen above which a box names a container, not a target, and is not used.
-    similarity: least edit similarity of texts; their digits must be equal."""
+    similarity: least edit similarity of texts; their digits must be equal. exact_text: texts must be equal to the
+    letter."""
 
     distance: float = 0.04
     box_scale: float = 1.2
     max_box: float = 0.25
     similarity: float = 0.8
+    exact_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Match:
 
 
 RULES = Rules()
+PAGES = Rules(distance=0.013, box_scale=1.0, max_box=1.0, exact_text=True)
+"""For recordings of pages that judge exactly: a click on the recorded element, or within half of the grid that recorded
+points are rounded to; texts to the letter."""
 _NO = Match(False, False, None, "another kind of action")
 
 
@@ -80,7 +85,7 @@ def match(predicted: Action | None, expected: Expected, width: int, height: int,
             way = expected.direction or scroll_direction(wanted, width, height)
             return _verdict(way is not None and scroll_direction(predicted, width, height) == way, "another direction")
         case (Type(a), Type(b)) | (Answer(a), Answer(b)) | (Open(a), Open(b)):
-            return _verdict(same_text(a, b, rules.similarity), "another text")
+            return _verdict(a == b if rules.exact_text else same_text(a, b, rules.similarity), "another text")
         case (Wait(), Wait()):
             return Match(True, True)
         case (Key(), Key()) | (Nav(), Nav()) | (Finish(), Finish()):

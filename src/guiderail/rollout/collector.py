@@ -23,12 +23,15 @@ from guiderail.models.prompts import PromptBuilder
 from guiderail.models.rows import Prompt
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.rollout.engines.base import Engine
-from guiderail.rollout.episode import Job, PngSink, Setting, run_episode
+from guiderail.rollout.episode import Ask, Exampler, Job, PngSink, Setting, run_episode
+from guiderail.rollout.judging import Judge
 from guiderail.rollout.types import Completion, Episode, SamplingParams
 from guiderail.tasks.types import TaskSpec
 
 Connect = Callable[[], Awaitable[Env]]
 Progress = Callable[[int, int], None]
+Play = Callable[[Ask, Env, Job, PromptBuilder, Codec, PngSink, Setting, "Judge | None"], Awaitable[Episode]]
+"""The loop of one episode (`episode.run_episode`)."""
 _Request = tuple[Job, Prompt, SamplingParams, asyncio.Future[tuple[Completion, float]]]
 
 
@@ -119,11 +122,15 @@ async def collect_async(
     max_infra_retries: int,
     slots: int = 16,
     progress: Progress | None = None,
+    play: Play = run_episode,
+    judge: Judge | None = None,
+    example: Exampler | None = None,
 ) -> tuple[list[Episode], CollectStats]:
     """Play every (task, sibling) once, measured, if it can be had in 1 + `max_infra_retries` attempts.
 
     connect: gives a fresh environment per call; at most `slots` are open at once, a new one after every infra error.
-    codec: default the builder's. progress(done, total) is called after every finished task. Returns all attempts, in
+    codec: default the builder's. play: the loop of one episode. judge: judges its steps meanwhile. example: chooses
+    what is shown before each task. progress(done, total) is called after every finished task. Returns all attempts, in
     order of the tasks and attempts, and what they cost. Raises ValueError on a (task, sibling) listed twice, whatever
     the engine raises, and InfraError when no environment can be had in 1 + `max_infra_retries` tries.
     """
@@ -131,7 +138,11 @@ async def collect_async(
     twice = [key for key, n in Counter((j.task.id, j.sibling) for j in jobs).items() if n > 1]
     if twice:
         raise ValueError(f"listed twice: {twice[0]} (of {len(twice)}); give siblings of a task different numbers")
-    started, stats, setting = time.perf_counter(), CollectStats(), Setting(temperature, run_seed, policy_version)
+    started, stats, setting = (
+        time.perf_counter(),
+        CollectStats(),
+        Setting(temperature, run_seed, policy_version, example),
+    )
     episodes: list[tuple[int, Episode]] = []
     finished = 0
 
@@ -141,9 +152,8 @@ async def collect_async(
         for attempt in range(1 + max_infra_retries):
             env = env or await _connected(connect, max_infra_retries)
             try:
-                episode = await run_episode(
-                    half.ask, env, replace(job, attempt=attempt), builder, codec or builder.codec, frames, setting
-                )
+                this = replace(job, attempt=attempt)
+                episode = await play(half.ask, env, this, builder, codec or builder.codec, frames, setting, judge)
             except BaseException:
                 await env.close()
                 raise

@@ -8,18 +8,20 @@ step) alone. Does not retry (the collector does) and never executes model text.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from guiderail.actions.codec import Codec
 from guiderail.actions.types import Action, Finish, ParseFailure
 from guiderail.actions.wire import action_dumps
 from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, StepResult
-from guiderail.models.prompts import PromptBuilder
+from guiderail.models.prompts import Example, PromptBuilder
 from guiderail.models.rows import Prompt
+from guiderail.rollout.judging import Judge, Judged, Votes
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
 from guiderail.tasks.suites import open_ended
@@ -37,18 +39,27 @@ class Job:
     attempt: int = 0
 
 
+Exampler = Callable[[TaskSpec, Observation], Example | None]
+"""Chooses the demonstration shown before a task, from its first screen."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one collection share."""
+    """What all episodes of one collection share. example: see `Exampler`; None = no demonstration is shown."""
 
     temperature: float
     run_seed: int
     policy_version: int
+    example: Exampler | None = None
 
     def sampling(self, job: Job, step: int, max_new_tokens: int) -> SamplingParams:
         """Sampling of one step, with its own seed."""
         seed = derive_seed("step", self.run_seed, self.policy_version, job.task.id, job.sibling, job.attempt, step)
         return SamplingParams(temperature=self.temperature, max_new_tokens=max_new_tokens, seed=seed)
+
+    def judge_seed(self, job: Job) -> int:
+        """Seed of whoever judges the episode."""
+        return derive_seed("judge", self.run_seed, self.policy_version, job.task.id, job.sibling, job.attempt)
 
 
 class PngSink(Protocol):
@@ -72,7 +83,7 @@ class _End(Exception):
 
 
 @dataclass(frozen=True)
-class _Said:
+class Said:
     """What a completion means; `problem` says why it means nothing (`action` None)."""
 
     action: Action | None = None
@@ -82,14 +93,15 @@ class _Said:
     problem: str = ""
 
 
-def _read(codec: Codec, text: str) -> _Said:
+def read_answer(codec: Codec, text: str) -> Said:
+    """What `text` means in `codec`; total."""
     parsed = codec.parse(text)
     if isinstance(parsed, ParseFailure):
-        return _Said(problem=parsed.reason)
+        return Said(problem=parsed.reason)
     try:
-        return _Said(parsed.action, parsed.thought, codec.render(parsed.action), action_dumps(parsed.action))
+        return Said(parsed.action, parsed.thought, codec.render(parsed.action), action_dumps(parsed.action))
     except ValueError as e:  # read, but outside the algebra (a point off the screen, a number that is none)
-        return _Said(thought=parsed.thought, problem=str(e))
+        return Said(thought=parsed.thought, problem=str(e))
 
 
 @dataclass(frozen=True)
@@ -113,9 +125,16 @@ async def _do(env: Env, action: Action | None) -> _Done:
 
 
 async def run_episode(
-    ask: Ask, env: Env, job: Job, builder: PromptBuilder, codec: Codec, frames: PngSink, setting: Setting
+    ask: Ask,
+    env: Env,
+    job: Job,
+    builder: PromptBuilder,
+    codec: Codec,
+    frames: PngSink,
+    setting: Setting,
+    judge: Judge | None = None,
 ) -> Episode:
-    """Play `job` in `env`.
+    """Play `job` in `env`; every step that did something is shown to `judge`.
 
     Ends: a Finish action, the environment's own end, the task's step limit, text the codec cannot read or an action the
     screen does not support (parse_failure), InfraError (infra_error), a judge that raises or gives no finite number
@@ -125,19 +144,20 @@ async def run_episode(
     of: only a model-issued one can make a task that cannot be done a success. Reward: 1 or 0.
     Other exceptions (an engine that fails, an unknown template) propagate: they are defects, not outcomes.
     """
-    task, steps = job.task, list[StepRecord]()
-    context, seen, outcome = None, None, None
+    task, steps, verdicts = job.task, list[StepRecord](), dict[int, Awaitable[Votes]]()
+    context, seen, outcome, watch = None, None, None, None
     try:
         result = await env.reset(task)
-        seen = _stored(result.observation, frames)
+        seen = stored(result.observation, frames)
         if not seen.instruction.strip():
             raise InfraError(f"{task.id}: the environment gave an empty instruction", "crash")
-        context = builder.context(seen.instruction)
+        context = builder.context(seen.instruction, setting.example(task, seen) if setting.example else None)
+        watch = await judge.start(task, seen, env, setting.judge_seed(job)) if judge else None
         for step in range(task.max_steps):
             context.observe(seen.frame, seen.width, seen.height)
             prompt, sampling = context.prompt(), setting.sampling(job, step, builder.params.max_new_tokens)
             completion, seconds_policy = await ask(job, prompt, sampling)
-            said = _read(codec.at(*builder.resized(seen.width, seen.height)), completion.text)
+            said = read_answer(codec.at(*builder.resized(seen.width, seen.height)), completion.text)
             context.complete(completion.ids, completion.logprobs, said.thought, said.text)
             started = time.perf_counter()
             done = await _do(env, said.action)
@@ -159,20 +179,28 @@ async def run_episode(
             )
             if done.fault is not None:
                 raise done.fault
+            before, end = seen, None
             if isinstance(said.action, Finish):
-                raise _End(await _finished(env, task, said.action))
-            if done.after is None:
+                end = await _finished(env, task, said.action)
+            elif done.after is None:
                 raise _End(Outcome("failure", "parse_failure", 0.0, steps[-1].parse_error))
-            seen = _stored(done.after.observation, frames)
-            if done.after.done:
-                raise _End(_judged(task, done.after.raw_reward, "env_done"))
+            else:
+                seen = stored(done.after.observation, frames)
+                end = _judged(task, done.after.raw_reward, "env_done") if done.after.done else None
+            if watch is not None and said.action is not None:
+                solved = end.kind == "success" if end and end.reward is not None else None
+                shown = Judged(step, before, seen, said.action, said.thought, completion.text, end is not None, solved)
+                verdicts[step] = await watch.step(shown)
+            if end is not None:
+                raise _End(end)
         outcome = Outcome("failure", "step_limit", 0.0)
         if open_ended(task.suite):
             outcome = await _evaluated(env, task, "step_limit")
-    except _End as end:
-        outcome = end.outcome
+    except _End as last:
+        outcome = last.outcome
     except InfraError as e:
         outcome = Outcome("infra_error", e.cause, None, str(e))
+    votes = dict(zip(verdicts, await asyncio.gather(*verdicts.values()), strict=True))
     return Episode(
         id=f"{task.id}/v{setting.policy_version}/{job.sibling}/{job.attempt}",
         group=f"{task.id}/v{setting.policy_version}",
@@ -181,7 +209,10 @@ async def run_episode(
         task=task,
         instruction=seen.instruction if seen else "",
         outcome=outcome,
-        steps=tuple(steps),
+        steps=tuple(
+            replace(s, votes=votes[s.step].valid, votes_invalid=votes[s.step].invalid) if s.step in votes else s
+            for s in steps
+        ),
         rows=tuple(context.rows(setting.temperature)) if context else (),
         last_frame=seen.frame if seen else "",
     )
@@ -216,7 +247,7 @@ def _judged(task: TaskSpec, raw: float, cause: Cause) -> Outcome:
     return Outcome("failure", cause, 0.0)
 
 
-def _stored(seen: Observation, frames: PngSink) -> Observation:
+def stored(seen: Observation, frames: PngSink) -> Observation:
     """Keep the frame; refuse bytes that are not what the observation says (digest, size)."""
     if seen.png:
         size = int.from_bytes(seen.png[16:20], "big"), int.from_bytes(seen.png[20:24], "big")  # PNG IHDR

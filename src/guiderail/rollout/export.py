@@ -7,12 +7,12 @@ its thoughts; what is left out is counted by reason, never in silence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from guiderail.actions.wire import action_from_json
 from guiderail.rollout.types import Episode
-from guiderail.tasks.recorded import Expected, RecordedStep, Recording
+from guiderail.tasks.recorded import Expected, RecordedStep, Recording, box
 
 Size = Callable[[str], tuple[int, int]]
 
@@ -37,12 +37,16 @@ def demo_recordings(lines: Iterable[Mapping[str, Any]], size: Size) -> list[Reco
     found = []
     for line in lines:
         task = line["task"]
-        steps = [_step(s["frame"], size, action_from_json(s["action"]), s["thought"]) for s in line["steps"]]
+        steps = [
+            _step(s["frame"], size, action_from_json(s["action"]), s["thought"], s.get("boxes", ()))
+            for s in line["steps"]
+        ]
         name = "/".join(str(task[k]) for k in ("suite", "template", "seed", "wording"))
         found.append(Recording(name, line["instruction"], tuple(steps)))
     return found
 
 
-def _step(frame: str, size: Size, action: Any, thought: str) -> RecordedStep:
+def _step(frame: str, size: Size, action: Any, thought: str, boxes: Iterable[Sequence[float]] = ()) -> RecordedStep:
     width, height = size(frame)
-    return RecordedStep(frame, width, height, Expected(action), thought=thought)
+    corners = tuple(box((b[0], b[1], b[2], b[3])) for b in boxes)
+    return RecordedStep(frame, width, height, Expected(action, corners), thought=thought)

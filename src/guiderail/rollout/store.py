@@ -12,7 +12,7 @@ Schema (list columns hold one entry per token, frame or span):
     steps     episode_id, step, frame (the one the policy saw), chunk, prompt_len, ids, logprobs, finish_reason, text,
     temperature,
               top_p, max_new_tokens, seed, thought, action (canonical JSON), parse_error, policy_version,
-              seconds_policy, seconds_env
+              seconds_policy, seconds_env, votes, votes_invalid, reward and matched (null without a recording), patched
     rows      episode_id, chunk, ids, frames, span_start, span_end, logprobs, steps, temperature
 """
 
@@ -47,7 +47,8 @@ STEPS = pa.schema(
     | {"ids": pa.list_(_I32), "logprobs": pa.list_(_F64), "finish_reason": _TEXT, "text": _TEXT}
     | {"temperature": _F64, "top_p": _F64, "max_new_tokens": _I32, "seed": _I64}
     | {"thought": _TEXT, "action": _TEXT, "parse_error": _TEXT, "policy_version": _I32}
-    | {"seconds_policy": _F64, "seconds_env": _F64}
+    | {"seconds_policy": _F64, "seconds_env": _F64, "votes": pa.list_(_I32), "votes_invalid": _I32}
+    | {"reward": _F64, "matched": pa.bool_(), "patched": _TEXT}
 )
 ROWS = pa.schema(
     {"episode_id": _TEXT, "chunk": _I32, "ids": pa.list_(_I32), "frames": pa.list_(_TEXT), "span_start": pa.list_(_I32)}
@@ -138,6 +139,7 @@ def _episode(d: dict[str, Any], steps: tuple[StepRecord, ...], rows: tuple[Chunk
 
 _STEP = ("step", "frame", "chunk", "prompt_len", "thought", "action", "parse_error", "policy_version")
 _SECONDS = ("seconds_policy", "seconds_env")
+_JUDGED = ("votes_invalid", "reward", "matched", "patched")
 _COMPLETION = ("ids", "logprobs", "finish_reason", "text")
 _SAMPLING = ("temperature", "top_p", "max_new_tokens", "seed")
 
@@ -145,7 +147,8 @@ _SAMPLING = ("temperature", "top_p", "max_new_tokens", "seed")
 def _step_record(e: Episode, s: StepRecord) -> dict[str, Any]:
     return {
         "episode_id": e.id,
-        **{k: getattr(s, k) for k in _STEP + _SECONDS},
+        **{k: getattr(s, k) for k in _STEP + _SECONDS + _JUDGED},
+        "votes": s.votes,
         **{k: getattr(s.completion, k) for k in _COMPLETION},
         **{k: getattr(s.sampling, k) for k in _SAMPLING},
     }
@@ -154,7 +157,8 @@ def _step_record(e: Episode, s: StepRecord) -> dict[str, Any]:
 def _step(d: dict[str, Any]) -> StepRecord:
     completion = Completion(tuple(d["ids"]), tuple(d["logprobs"]), d["finish_reason"], d["text"])
     sampling = SamplingParams(**{k: d[k] for k in _SAMPLING})
-    return StepRecord(completion=completion, sampling=sampling, **{k: d[k] for k in _STEP + _SECONDS})
+    known = {k: d[k] for k in _STEP + _SECONDS + _JUDGED}
+    return StepRecord(completion=completion, sampling=sampling, votes=tuple(d["votes"]), **known)
 
 
 def _row_record(e: Episode, chunk: int, r: ChunkRow) -> dict[str, Any]:

@@ -36,7 +36,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step of an episode as the policy lived it."""
+    """One step of an episode as the policy lived it.
+
+    votes: valid votes of the judge, each +1 or -1 (empty: not judged, or nothing valid); votes_invalid: its other
+    answers. In a recorded environment only: reward of the step (None elsewhere), whether it did what the expert did,
+    and the kind of patch when the history then holds the expert's turn in its place ("" without).
+    """
 
     step: int
     frame: str  # frame the policy saw
@@ -50,6 +55,11 @@ class StepRecord:
     policy_version: int
     seconds_policy: float
     seconds_env: float
+    votes: tuple[int, ...] = ()
+    votes_invalid: int = 0
+    reward: float | None = None
+    matched: bool | None = None
+    patched: str = ""
 
 
 @dataclass(frozen=True)

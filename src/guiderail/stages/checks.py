@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from guiderail.bench.protocols import PROTOCOLS
 from guiderail.param_errors import nearest
 from guiderail.params import ParamError, Params
 from guiderail.pool.wire import TOKEN_ENV
 from guiderail.workflow.spec import Job, Spec
 from guiderail.yaml_file import read_yaml
 
-USES_MODEL = {"sft", "rl", "merge", "evaluate"}
+USES_MODEL = {"sft", "prm", "rl", "merge", "evaluate"}
 USES_TASKS = {"provision", "evaluate"}
-USES_POOL = {"provision", "demos", "rl", "evaluate"}
+USES_POOL = {"provision", "demos", "prm", "rl", "evaluate"}
 
 
 def check_axes(params: Params, spec: Spec, job: Job) -> None:
@@ -139,13 +140,12 @@ def check_model(params: Params) -> None:
 
 def check_tasks(params: Params) -> None:
     """provision.suite, the template names and sweep.benchmark must exist."""
-    from guiderail.tasks.suites import NAMES, choose
+    from guiderail.tasks.suites import choose
 
     choose(params.provision)
     check_screen(params)
     for name in params.sweep.benchmark:
-        if name not in NAMES:
-            raise ParamError(f"sweep.benchmark = {name!r}: no such benchmark. {nearest(name, NAMES)}")
+        check_benchmark(params, name, "sweep.benchmark = ")
 
 
 def check_screen(params: Params) -> None:
@@ -161,6 +161,29 @@ def check_screen(params: Params) -> None:
             f"env.provider = 'local_desktop': suite {params.provision.suite} needs browser pages. Set it to "
             "local_browser, or provision.suite to desktop."
         )
+
+
+def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:
+    """A benchmark must exist, and have what it plays."""
+    from guiderail.tasks.suites import NAMES
+
+    known = [*NAMES, *PROTOCOLS]
+    if name not in known:
+        raise ParamError(f"{where}{name!r}: no such benchmark. {nearest(name, known)}")
+    if name == "sop" and not params.demos.recorded:
+        raise ParamError("demos.recorded = 0: benchmark sop plays recorded episodes; set it to 1 or more.")
+    if name.startswith("android_control"):
+        check_android(params)
+
+
+def check_android(params: Params) -> None:
+    """The file of benchmarks android_control_* must be there, and its screenshots unless none are wanted."""
+    a = params.evaluate.android_control
+    if not Path(a.path).is_file():
+        raise ParamError(f"evaluate.android_control.path = {a.path!r}: no such file. Give the JSONL of trajectories.")
+    if bool(a.frames) == a.blank:
+        what = "blank: true reads none" if a.frames else "give the folder of screenshots, or set blank: true"
+        raise ParamError(f"evaluate.android_control.frames = {a.frames!r}: {what}.")
 
 
 def check_all(params: Params) -> None:

@@ -32,6 +32,11 @@ def sft(seed: int | str) -> Path:
     return RESULTS / "sft" / f"seed{seed}"
 
 
+def prm(recipe: str, seed: int | str) -> Path:
+    """Process reward model of one recipe and seed: judge/, metrics.json, steps.jsonl, judged.jsonl."""
+    return RESULTS / "prm" / recipe / f"seed{seed}"
+
+
 def rl(recipe: str, seed: int | str) -> Path:
     """RL run of one recipe and seed: checkpoint/, curves.jsonl, metrics.json, rollouts/."""
     return RESULTS / "rl" / recipe / f"seed{seed}"

@@ -128,6 +128,31 @@ def run_pretrain(final: Path, params_path: str | Path, options: dict[str, str]) 
     execute(Job("pretrain", {}), params, record, final, Attach(), options)
 
 
+def run_evaluation(
+    model: Path, benchmark: str, final: Path, params_path: str | Path, attach: Attach | None = None
+) -> None:
+    """Evaluate any checkpoint, outside the DAG. Raises ParamError before any work when something cannot be right."""
+    params, attach = load(params_path), attach or Attach()
+    spec = Spec(params.model_dump(mode="json"))
+    params = params.model_copy(update={"model": params.model.model_copy(update={"path": model.as_posix()})})
+    if not (model / "adapter_config.json").is_file():  # an adapter is checked with its parent when it is loaded
+        checks.check_model(params)
+    checks.check_device(params)
+    checks.check_benchmark(params, benchmark)
+    checks.check_pool_url(attach.env_pool_url)
+    job = Job("evaluate_model", {"model": model.as_posix(), "benchmark": benchmark})
+    code = [d for d in spec.raw_deps("evaluate") if d.startswith("src/")]
+    data = ["results/provision/tasks.json", *(["results/demos/recorded"] if benchmark == "sop" else [])]
+    for needed in data:
+        if not Path(needed).exists():
+            stage = needed.split("/")[1]
+            raise ParamError(f"evaluate --model: {needed} is missing. Make it with `guiderail {stage}`.")
+    used = {k: getattr(params, k).model_dump(mode="json") for k in ("evaluate", "prompt", "model", "env")}
+    record = _record(job, used, [*code, "src/guiderail/stages/evaluate_model.py", *data, model.as_posix()])
+    record["command"] = ["guiderail", "evaluate", "--model", model.as_posix(), "--benchmark", benchmark]
+    execute(job, params, record, final, attach)
+
+
 def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
     """Provenance of a run about to start; `digest` names it: stage, axes, parameters and inputs by content."""
     identity = {"stage": job.stage, "axes": job.axes, "params": used, "inputs": provenance.input_digests(deps)}

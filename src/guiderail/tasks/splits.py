@@ -155,6 +155,20 @@ def rl_task(manifest: Manifest, run_seed: int, iteration: int, index: int) -> Ta
     return _spec(manifest["suite"], name, seed, "train", wording)
 
 
+def judge_task(manifest: Manifest, part: str, run_seed: int, template: str, source: str, index: int) -> TaskSpec:
+    """Task `index` of a template for training ("train") or calibrating ("heldout") a judge of steps.
+
+    In the RL namespace, so never an instance of an evaluation split, and apart from those of RL itself. Train templates
+    are for training and held-out ones for calibration alone: ValueError else. A pure function of its arguments.
+    """
+    if part not in ("train", "heldout") or template not in manifest[f"{part}_templates"]:
+        raise ValueError(f"{template}: not a template of part {part!r} of this manifest")
+    split: Split = "train" if part == "train" else "heldout"
+    seed = instance_seed("rl", "judge", manifest["task_seed"], run_seed, part, template, source, index)
+    wording = derive("judge-wording", run_seed, part, template, source, index) % manifest["wordings"]
+    return _spec(manifest["suite"], template, seed, split, wording)
+
+
 def _seeds(split: str, task_seed: int, template: str, count: int) -> list[int]:
     """`count` distinct seeds; a longer list starts with the shorter one."""
     seeds: dict[int, None] = {}

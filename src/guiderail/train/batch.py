@@ -7,7 +7,7 @@ before batching; an episode's rows stay in one mini-batch; orders come from seed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor
 from guiderail.algorithms.grouping import FloatArray
 from guiderail.algorithms.grpo import GroupAdvantages, group_advantages
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.rollout.types import Episode
 from guiderail.train.seeds import shuffled
+from guiderail.train.steps import step_advantages, trajectory_returns
 
 SPREAD = 1.25
 """Longest over shortest row of a micro-batch."""
@@ -29,9 +30,11 @@ class Batch:
     """Rows to train on. Entry i of each list belongs to row i; `episode[i]` indexes the episodes the batch was made
     from.
 
-    advantage: float64 [rows], none of them 0; what every completion of the row gets, unless `by_step` holds one number
-    per completion of each row (step-level methods). rewards: float64 of all episodes, nan where not measured. version:
-    of the weights that sampled each row.
+    advantage: float64 [rows]; what every completion of the row gets, unless `by_step` holds one number per completion
+    of each row (step-level methods; then `advantage` is their mean). Rows without any advantage but 0 are left out.
+    rewards: float64 of all episodes, nan where not measured. groups: what the episodes' groups are worth (under
+    semi_online, of the trajectories' statistic). version: of the weights that sampled each row. metrics: of the
+    algorithm, for the curves.
     """
 
     rows: list[ChunkRow]
@@ -42,6 +45,7 @@ class Batch:
     groups: GroupAdvantages
     version: list[int]
     by_step: list[FloatArray] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def token_advantage(self, index: Sequence[int]) -> Tensor:
         """Advantage of every sampled token of the rows `index`, in row then span order, float32 [tokens]."""
@@ -68,26 +72,46 @@ def rewards_of(episodes: Sequence[Episode], failure: float) -> FloatArray:
 
 
 def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
-    """Advantages of all episodes (see `algorithms.grpo`), and the rows of those that are not 0."""
+    """Advantages of all episodes (`algorithms.grpo`) or of all their steps (`train.steps`), and the rows in which one
+    is not 0."""
     rewards = rewards_of(episodes, rl.reward_failure)
     found = group_advantages(
-        rewards,
+        rewards if rl.algorithm != "semi_online" else trajectory_returns(episodes, rewards, rl),
         [e.group for e in episodes],
         ~np.isnan(rewards),
         scale=rl.scale,
         baseline=rl.baseline,
         ddof=rl.ddof,
     )
-    kept = [(i, k) for i, e in enumerate(episodes) if found.values[i] != 0.0 for k in range(len(e.rows))]
+    rows = [(i, k) for i, e in enumerate(episodes) for k in range(len(e.rows))]
+    metrics: dict[str, float] = {}
+    if rl.algorithm == "grpo":
+        kept, by_step = [(i, k) for i, k in rows if found.values[i] != 0.0], None
+        advantage = np.array([found.values[i] for i, _ in kept], dtype=np.float64)
+    else:
+        of_steps = step_advantages(episodes, rewards, rl)
+        metrics = of_steps.metrics
+        spans = {(i, k): _of_row(episodes[i], k, of_steps.values[i]) for i, k in rows}
+        kept = [at for at in rows if (spans[at] != 0.0).any()]
+        by_step = [spans[at] for at in kept]
+        advantage = np.array([v.mean() for v in by_step], dtype=np.float64)
     return Batch(
         rows=[episodes[i].rows[k] for i, k in kept],
         names=[f"{episodes[i].id} chunk {k}" for i, k in kept],
-        advantage=np.array([found.values[i] for i, _ in kept], dtype=np.float64),
+        advantage=advantage,
         episode=[i for i, _ in kept],
         rewards=rewards,
         groups=found,
         version=[episodes[i].steps[0].policy_version for i, _ in kept],
+        by_step=by_step,
+        metrics=metrics,
     )
+
+
+def _of_row(episode: Episode, chunk: int, values: FloatArray) -> FloatArray:
+    """Advantages of the completions of row `chunk`, from those of all steps of the episode."""
+    place = {s.step: k for k, s in enumerate(episode.steps)}
+    return values[[place[step] for step in episode.rows[chunk].steps]]
 
 
 def minibatches(episode_of_row: Sequence[int], size: int, *seed: str | int) -> list[list[int]]:

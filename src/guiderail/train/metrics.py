@@ -6,13 +6,14 @@ Guarantees: success and reward are means over measured episodes only; what was n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 
 from guiderail.rollout.types import Episode
 from guiderail.train.batch import Batch
+from guiderail.train.steps import replay_metrics
 
 
 class Log(Protocol):
@@ -59,6 +60,7 @@ def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -
         "truncated": _mean([s.completion.finish_reason == "length" for s in steps]),
         "collect_s": seconds,
     }
+    found |= batch.metrics | replay_metrics(episodes)
     for template in sorted({e.task.template for e in measured}):
         found[f"success/{template}"] = _mean(
             [e.outcome.kind == "success" for e in measured if e.task.template == template]
@@ -75,11 +77,13 @@ def _mean(values: Any) -> float:
 @dataclass
 class Totals:
     """What a run has used so far; part of the resumable state. `trained_on`: ids of the tasks of finished
-    iterations. `sampling`: counts of the DAPO filter (`algorithms.filters.Counts`), empty without one."""
+    iterations. `sampling`: counts of the DAPO filter (`algorithms.filters.Counts`), empty without one. `replay_steps`:
+    those of `env_steps` that were taken along recordings."""
 
     iterations: int = 0
     episodes: int = 0
     env_steps: int = 0
+    replay_steps: int = 0
     tokens: int = 0
     infra_errors: int = 0
     optimizer_steps: int = 0
@@ -95,6 +99,7 @@ class Totals:
         self.iterations += 1
         self.episodes += len(episodes)
         self.env_steps += int(metrics["env_steps"])
+        self.replay_steps += int(metrics.get("replay_steps", 0))
         self.tokens += int(metrics["tokens"])
         self.infra_errors += int(metrics["infra_errors"])
         self.optimizer_steps += int(metrics["optimizer_steps"])
@@ -108,3 +113,33 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+
+def joined(phases: Sequence[Totals]) -> Totals:
+    """Totals of a run of several phases: sums, the first phase's first and the last one's last success."""
+    if len(phases) == 1:
+        return phases[0]
+    sums = {f.name: sum(getattr(t, f.name) for t in phases) for f in fields(Totals) if f.type in ("int", "float")}
+    sums |= {"first_success": phases[0].first_success, "last_success": phases[-1].last_success}
+    names = {k for t in phases for k in t.sampling}
+    return Totals(
+        **sums,
+        trained_on=[i for t in phases for i in t.trained_on],
+        sampling={k: sum(t.sampling.get(k, 0) for t in phases) for k in sorted(names)},
+    )
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A log whose steps begin at `first`: the curves of a later phase go on where the phase before ended."""
+
+    log_to: Log
+    first: int
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """One row."""
+        self.log_to.log(metrics, self.first + step)
+
+    def rewind(self, step: int) -> None:
+        """Forget rows at or after `step` of this phase."""
+        self.log_to.rewind(self.first + step)

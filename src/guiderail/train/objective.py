@@ -15,7 +15,7 @@ from torch import Tensor
 from guiderail.algorithms.kl import kl_estimate
 from guiderail.algorithms.losses import clipped_surrogate, entropy_loss, importance_ratio, truncated_importance
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from guiderail import params as p
+from guiderail import params_train as p
 from guiderail.errors import Explained, InputError
 from guiderail.seeds import derive_seed
 

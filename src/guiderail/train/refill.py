@@ -17,11 +17,12 @@ from guiderail.algorithms.filters import Counts, Refill, keep_groups
 from guiderail.checkpoints.save import publish
 from guiderail.models.features import Frames
 from guiderail.models.frames import FrameStore
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.rollout.store import read_episodes, write_episodes
 from guiderail.rollout.types import Episode
 from guiderail.tasks.types import TaskSpec
 from guiderail.train.batch import rewards_of
+from guiderail.train.steps import trajectory_returns
 
 
 class Rollouts(Protocol):
@@ -110,7 +111,7 @@ def gather(rollouts: Rollouts, refill: Refill[Group] | None, rl: Rl, iteration: 
     while not refill.done:
         episodes, frames = rollouts.collect(rollouts.tasks(iteration, refill.rounds), iteration, refill.rounds)
         fresh += episodes
-        rewards = rewards_of(episodes, rl.reward_failure)
+        rewards = trajectory_returns(episodes, rewards_of(episodes, rl.reward_failure), rl)
         keys = [e.group for e in episodes]
         index, keep = keep_groups(rewards, keys, rewards == rewards, rl.filter_std)
         members: list[list[Episode]] = [[] for _ in keep]

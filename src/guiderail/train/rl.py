@@ -1,9 +1,9 @@
-"""GRPO: collect with the current policy, compare siblings, step, again.
+"""The RL loop: collect with the current policy, compare siblings (or their steps), update, again.
 
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
 the gates before the first update, refused otherwise), but for groups that the DAPO filter left over, which are older by
 an update and known to be; the KL reference is a frozen copy of the starting weights; given the same rollouts a killed
-and resumed run ends with the same bits on CPU. Left out: a critic, returns per step, several processes.
+and resumed run ends with the same bits on CPU. Left out: a critic, several processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from guiderail.algorithms.losses import token_weights
 from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
-from guiderail.params import Rl
+from guiderail.params_train import Rl
 from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
 from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
 from guiderail.train.metrics import Log, Totals, rollout_metrics

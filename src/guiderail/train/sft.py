@@ -19,7 +19,7 @@ from guiderail.errors import InputError
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow
-from guiderail.params import Sft
+from guiderail.params_train import Tuning
 from guiderail.seeds import derive_seed
 from guiderail.train.batch import microbatches
 from guiderail.train.gates import check_rows, feature_counter
@@ -40,7 +40,7 @@ class SftTotals:
     token_accuracy: float = float("nan")
 
 
-def steps_of(rows: int, sft: Sft) -> int:
+def steps_of(rows: int, sft: Tuning) -> int:
     """Optimiser steps of a whole run."""
     return sft.epochs * -(-rows // sft.batch)
 
@@ -51,7 +51,7 @@ def train(
     rows: Sequence[ChunkRow],
     names: Sequence[str],
     frames: Frames,
-    sft: Sft,
+    sft: Tuning,
     *,
     seed: int,
     work: Path,
@@ -108,7 +108,7 @@ def _step(
     rows: Sequence[ChunkRow],
     index: Sequence[int],
     frames: Frames,
-    sft: Sft,
+    sft: Tuning,
     seed: int,
     step: int,
     total: int,

@@ -22,7 +22,8 @@ from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.models.folder import is_adapter
 from guiderail.models.loading import load_policy
 from guiderail.models.policy import Policy
-from guiderail.params import Model, Rl, Sft
+from guiderail.params import Model
+from guiderail.params_train import Rl, Tuning
 from guiderail.train.optim import Learner, TrainableError, select_trainable
 
 
@@ -37,7 +38,7 @@ class Start:
     parent: Path
 
 
-def open_start(start: Path, model: Model, optim: Sft | Rl, seed: int, work: Path) -> Start:
+def open_start(start: Path, model: Model, optim: Tuning | Rl, seed: int, work: Path) -> Start:
     """Load `start` ready to train. mode full from an adapter: it is folded into `work`/start first."""
     if isinstance(optim, Rl) and optim.lora.dropout > 0:
         raise TrainableError(
@@ -64,7 +65,7 @@ def load_reference(start: Path, model: Model) -> Policy:
 def write_checkpoint(
     out: Path,
     opened: Start,
-    optim: Sft | Rl,
+    optim: Tuning | Rl,
     *,
     stage: str,
     seed: int,

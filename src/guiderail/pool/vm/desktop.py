@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import threading
+from configparser import Error as ConfigError
 from configparser import RawConfigParser
 from pathlib import Path
 
@@ -109,13 +110,21 @@ def command_of(app: str, folder: Path = APPLICATIONS) -> list[str]:
             parser.read(file, encoding="utf-8")
             entry = parser["Desktop Entry"]
             words = [w for w in shlex.split(entry.get("Exec", "")) if not re.fullmatch(r"%[a-zA-Z]", w)]
-        except (KeyError, ValueError, OSError):
+        except (KeyError, ValueError, OSError, ConfigError):
             continue  # not a desktop file
         if not words or entry.get("Type", "Application") != "Application":
             continue
         name = entry.get("Name", "")
         names = (stem.lower(), stem.lower().rpartition(".")[2], name.lower(), entry.get("GenericName", "").lower())
-        rank = names.index(wanted) if wanted in names else 4 if wanted == Path(words[0]).name.lower() else 9
+        rank = (
+            9
+            if not wanted
+            else names.index(wanted)
+            if wanted in names
+            else 4
+            if wanted == Path(words[0]).name.lower()
+            else 9
+        )
         best = min(best, (rank, len(words), words))
         if entry.get("NoDisplay", "false").lower() != "true":
             known.append(name)

@@ -7,12 +7,14 @@ code. Every call ends at a limit of its own and says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mimetypes
 import re
 import shlex
 import time
 from collections.abc import Sequence
+from configparser import Error as ConfigError
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
@@ -234,7 +236,8 @@ def _opener(desktop: Desktop, path: str, is_folder: bool) -> list[str]:
         raw = ""
     defaults = RawConfigParser(strict=False, interpolation=None, allow_no_value=True)
     defaults.optionxform = str  # type: ignore[assignment,method-assign]
-    defaults.read_string(raw or "[x]")
+    with contextlib.suppress(ConfigError):  # the guest's own file: one that cannot be read has no defaults
+        defaults.read_string(raw)
     chosen = defaults.get("Default Applications", kind, fallback="") or ""
     stems = [s.removesuffix(".desktop") for s in chosen.split(";") if s]
     entries = {stem: _entry(file) for stem, file in known.items()}
@@ -255,7 +258,7 @@ def _entry(file: Path) -> dict[str, str]:
     try:
         parser.read(file, encoding="utf-8")
         return dict(parser["Desktop Entry"])
-    except (KeyError, ValueError, OSError):
+    except (KeyError, ValueError, OSError, ConfigError):
         return {}  # not a desktop file
 
 

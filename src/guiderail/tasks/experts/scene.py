@@ -14,6 +14,8 @@ from guiderail.actions.types import Action, Click, Drag, Move, Scroll
 GRID = 0.025
 """Grid of demonstrated points (4 x 5.6 pixels on a 160 x 224 screen)."""
 
+CLICKABLE = frozenset({"a", "button", "h3", "input", "option", "select", "textarea"})
+
 
 @dataclass(frozen=True)
 class Box:
@@ -89,6 +91,12 @@ class Scene:
             return node.words
         inside = {w: None for n in self.nodes for w in n.words if node.contains(*w.centre)}
         return tuple(sorted(inside, key=lambda w: (round(w.y, 3), w.x)))
+
+    def element(self, x: float, y: float) -> Box:
+        """The smallest element at a point that is made to be clicked, else the smallest at all, else the point."""
+        at = [n for n in self.nodes if n.contains(x, y)]
+        made = [n for n in at if n.tag in CLICKABLE] or at
+        return min(made, key=lambda n: n.w * n.h) if made else Box(x, y, 0.0, 0.0)
 
     def textboxes(self) -> list[Node]:
         """Inputs one can type into, top to bottom."""
