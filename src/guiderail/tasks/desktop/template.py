@@ -124,7 +124,7 @@ def _filled(tree: Any, values: Mapping[str, str]) -> Any:
 def _content(what: Any, values: Mapping[str, str]) -> bytes:
     """Bytes of a file: text, or a picture of one colour with a lighter square."""
     if isinstance(what, str):
-        return _filled(what, values).encode()
+        return str(_filled(what, values)).encode()
     from PIL import Image, ImageDraw
 
     width, height, colour = what["image"]
