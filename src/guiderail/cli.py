@@ -36,6 +36,7 @@ around it:
   manifest    write the hashes of a base model again (after replacing its files)
   consolidate put shards of a distributed run together
   serve       serve a model with vLLM (for rl --engine-url)
+  osworld     check a folder of OSWorld's task files and report what each needs
   pool        list machines of a pool, end orphans, show costs
   status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
@@ -143,6 +144,23 @@ def _setup(args: argparse.Namespace) -> None:
             local.write_text("[core]\n    no_scm = true\n")
             print("dvc: no git here, core.no_scm set in .dvc/config.local")
     print(f"tracking: {prepare_store()}")
+
+
+def _osworld_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("folder", help="the folder that holds examples/, or one with task files")
+    p.add_argument("--json", action="store_true", help="one JSON object a task, for machines")
+
+
+def _osworld(args: argparse.Namespace) -> None:
+    from guiderail.tasks.osworld import load_folder
+    from guiderail.tasks.osworld_needs import needs, report
+
+    tasks = load_folder(args.folder)
+    if args.json:
+        for task in tasks:
+            print(json.dumps(needs(task).to_json(), ensure_ascii=False))
+    else:
+        print(report(tasks))
 
 
 def _doctor_options(p: argparse.ArgumentParser) -> None:
@@ -336,6 +354,10 @@ EXTRA = {
     ),
     "consolidate": ("Put shards of a distributed run together: one Hugging Face folder.", _consolidate_options),
     "serve": ("Serve a model with vLLM on 127.0.0.1, for `guiderail rl --engine-url`. Ctrl-C ends it.", _serve_options),
+    "osworld": (
+        "Check a folder of OSWorld's task files; report what the tasks need, and which are not covered and why.",
+        _osworld_options,
+    ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
@@ -349,6 +371,7 @@ EXTRA = {
 RUN = {
     "consolidate": _consolidate,
     "serve": _serve,
+    "osworld": _osworld,
     "pool": _pool,
     "setup": _setup,
     "doctor": _doctor,

@@ -7,10 +7,10 @@ import random
 
 import numpy as np
 import pytest
-from fakes import NumberEngine, World, lost
+from fakes import FakeEnv, NumberEngine, World, lost
 
 from guiderail.actions.codec import get_codec
-from guiderail.actions.types import Click, Parsed
+from guiderail.actions.types import Click, Finish, Parsed
 from guiderail.actions.wire import action_from_json
 from guiderail.models.prompts import PromptBuilder
 from guiderail.models.sizing import ImageSizing
@@ -131,6 +131,31 @@ def test_step_limit_and_threshold(world, play):
     world.judge[task(1).id] = 0.5
     (e,), _, _ = play([(task(1, threshold=0.5), 0)], script={"task 1": ["DONE()"]})
     assert e.outcome.kind == "success"
+
+
+def test_where_the_agent_ends_episodes_the_judge_sees_the_last_state_and_what_was_said(world, play, monkeypatch):
+    monkeypatch.setattr("guiderail.rollout.episode.open_ended", lambda suite: suite == "fake")
+    told = []
+    do = FakeEnv.step
+
+    async def step(env, action):
+        if not isinstance(action, Finish):
+            return await do(env, action)
+        told.append(action.status)
+        world.judge[env.task.id] = float(action.status == "failure")  # a task that cannot be done
+        return await env._show(env.at + 1, True, 0.0)
+
+    monkeypatch.setattr(FakeEnv, "step", step)
+    world.judge[task(0, max_steps=2).id] = 1.0
+    (e,), _, _ = play([(task(0, max_steps=2), 0)])
+    assert (e.outcome.kind, e.outcome.cause, e.outcome.reward) == ("success", "step_limit", 1.0)
+    for said, kind, cause in (("FAIL()", "success", "agent_fail"), ("DONE()", "failure", "agent_finish")):
+        (e,), _, _ = play([(task(1), 0)], script={"task 1": [said]})
+        assert (e.outcome.kind, e.outcome.cause, len(e.steps)) == (kind, cause, 1)
+    assert told == ["failure", "success"]
+    world.judge[task(2, max_steps=1).id] = RuntimeError("broken judge")
+    (e, *_), _, _ = play([(task(2, max_steps=1), 0)])
+    assert (e.outcome.kind, e.outcome.reward) == ("judge_error", None)
 
 
 @pytest.mark.parametrize("step", [0, 1])

@@ -87,7 +87,11 @@ def blank(task: TaskSpec) -> DesktopTask:
     return Blank()
 
 
-BOOKS: dict[str, Book | str] = {"blank": blank}
+BOOKS: dict[str, Book | str] = {
+    "blank": blank,
+    "desktop": "guiderail.envs.osworld_book:desktop_book",
+    "osworld": "guiderail.envs.osworld_book:osworld_book",
+}
 
 
 def find(task: TaskSpec) -> DesktopTask:

@@ -72,6 +72,10 @@ class InfraError(Explained, RuntimeError):
         self.cause: Cause = cause
 
 
+class JudgeError(Explained, RuntimeError):
+    """The judge could not judge: there is no reward, and it is no fault of the agent."""
+
+
 class Env(Protocol):
     """One screen that can be worked. All methods are coroutines; any may raise InfraError."""
 
@@ -84,7 +88,7 @@ class Env(Protocol):
         ...
 
     async def evaluate(self) -> float:
-        """Raw reward of the current state (the judge), e.g. in [-1, 1] for MiniWoB++."""
+        """Raw reward of the current state (the judge), e.g. in [-1, 1] for MiniWoB++. Raises JudgeError."""
         ...
 
     async def oracle(self) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ import orjson
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_to_json
-from guiderail.envs.types import Cause, InfraError, StepResult
+from guiderail.envs.types import Cause, InfraError, JudgeError, StepResult
 from guiderail.errors import Explained
 from guiderail.pool.http import Http, TransportError
 from guiderail.pool.wire import decode_result
@@ -194,7 +194,7 @@ class RemoteEnv:
         return _result(*await self.client.call(self.lease, "step", action=action_to_json(action)))
 
     async def evaluate(self) -> float:
-        """Raw reward of the current state."""
+        """Raw reward of the current state. Raises JudgeError."""
         return float(_json(*await self.client.call(self.lease, "evaluate"))["raw_reward"])
 
     async def oracle(self) -> list[dict[str, Any]]:
@@ -219,6 +219,8 @@ def _raise(status: int, body: bytes) -> None:
     if code == "infra_error":
         cause: Cause = "timeout" if said.get("cause") == "timeout" else "crash"
         raise InfraError(message, cause)
+    if code == "judge_error":
+        raise JudgeError(message)
     if code in _LOST:
         raise InfraError(message, "lease_lost")
     if code == "no_slot":

@@ -33,7 +33,18 @@ from guiderail.pool.store import Store
 
 log = logging.getLogger("guiderail.pool")
 UNHEARD_S = 15.0  # gui-rl's client asks again after 1 s, ours after 6 at most
-COUNTS = ("steps", "resets", "infra_errors", "rebuilds", "expired", "allocations", "swept", "recovered", "fenced")
+COUNTS = (
+    "steps",
+    "resets",
+    "infra_errors",
+    "judge_errors",
+    "rebuilds",
+    "expired",
+    "allocations",
+    "swept",
+    "recovered",
+    "fenced",
+)
 
 
 class Desk:

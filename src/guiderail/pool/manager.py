@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from guiderail.envs.types import Env, InfraError
+from guiderail.envs.types import Env, InfraError, JudgeError
 from guiderail.pool import ledger
 from guiderail.pool.config import PoolConfig
 from guiderail.pool.desk import Desk
@@ -99,6 +99,9 @@ class Pool(Desk):
             return reply
         except InfraError as e:
             return self._broken(lease, e.cause, str(e))
+        except JudgeError as e:
+            self.counts["judge_errors"] += 1
+            return refusal(500, "judge_error", str(e))
         except ValueError as e:
             return refusal(422, getattr(e, "code", "bad_request"), str(e))
         except Exception as e:

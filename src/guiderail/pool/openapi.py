@@ -35,6 +35,7 @@ ERRORS: dict[str, tuple[tuple[int, ...], str]] = {
     "off_screen": ((422,), "a point of the action is off the screen; nothing was done"),
     "unknown_key": ((422,), "no keyboard has such a key; nothing was done"),
     "internal": ((500,), "a fault of the server"),
+    "judge_error": ((500,), "the judge could not judge; the lease lives"),
     "infra_error": ((502, 504), "the machine crashed or did not answer in time (`cause`); the lease is over"),
     "no_slot": ((503,), "no machine became free in time"),
     "draining": ((503,), "the server is shutting down"),

@@ -206,4 +206,6 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
         section.strips = _strips(out, bench, prefix)
         sections.append(section)
     tables.write(tables.usage_table(data.used), out / "stages.csv")
+    if data.selftest:
+        tables.write(tables.selftest_table(data.selftest), out / "selftest.csv")
     return summary, sections

@@ -35,7 +35,7 @@ class ReportData:
     recordings), tokens (metrics.json); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
     `evaluations`: the folder of each point, for its frames. `prm`: calibration.json of the recipes with a process
-    reward model.
+    reward model. `selftest`: what provision found of each template ({} where it kept nothing).
     """
 
     recipes: list[str]
@@ -50,6 +50,7 @@ class ReportData:
     missing: list[str] = field(default_factory=list)
     prm: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     rss_only: list[str] = field(default_factory=list)
+    selftest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_curves(path: Path) -> pd.DataFrame:
@@ -87,6 +88,12 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
     }
     rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost
     return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}, rss_only
+
+
+def read_selftest(path: Path) -> dict[str, dict[str, Any]]:
+    """What provision found of each template; {} when the file is not there."""
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def read_judges(params: Params, results: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -158,4 +165,5 @@ def load(params: Params, results: Path) -> ReportData:
         missing=missing,
         prm=prm,
         rss_only=rss_only,
+        selftest=read_selftest(results / "provision" / "selftest.json"),
     )

@@ -150,6 +150,14 @@ def usage_table(stages: Tree) -> pd.DataFrame:
     )
 
 
+def selftest_table(found: Tree) -> pd.DataFrame:
+    """Success of the scripted expert, of doing nothing and of random actions, per template, as provision measured."""
+    rows = [
+        {"template": name, **{k: r[k] for k in ("expert", "noop", "random", "instances")}} for name, r in found.items()
+    ]
+    return pd.DataFrame(rows, columns=["template", "expert", "noop", "random", "instances"])
+
+
 def excluded_table(bench: Bench) -> pd.DataFrame:
     """Episodes without a result by cause (empty when every episode was measured)."""
     rows = [
@@ -193,6 +201,11 @@ def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[t
             tail = f" ({recipe})" if len(bench.data.recipes) > 1 else ""
             table = wide(frames[f"{column}s"], column, recipe, bench.checkpoints)
             made.append((f"By {column}{tail}", "", table))
+    tested = selftest_table(bench.data.selftest if bench.benchmark == bench.data.benchmarks[0] else {})
+    if len(tested):
+        rates = tested.assign(**{k: [percent(v, 0) for v in tested[k]] for k in ("expert", "noop", "random")})
+        named = {"noop": "doing nothing", "random": "random clicks"}
+        made.append(("Experts and chance", "Self-tests of `provision`.", rates.astype(str).rename(columns=named)))
     if len(frames["excluded"]):
         made.append(("Episodes without a result", "They enter no mean.", frames["excluded"].astype(str)))
     return made

@@ -24,6 +24,7 @@ from guiderail.models.rows import Prompt
 from guiderail.rollout.judging import Judge, Judged, Votes
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
 from guiderail.seeds import derive_seed
+from guiderail.tasks.suites import open_ended
 from guiderail.tasks.types import TaskSpec
 
 
@@ -138,7 +139,9 @@ async def run_episode(
     Ends: a Finish action, the environment's own end, the task's step limit, text the codec cannot read or an action the
     screen does not support (parse_failure), InfraError (infra_error), a judge that raises or gives no finite number
     (judge_error).
-    Success: raw reward >= task.threshold at the environment's end, or judged so after Finish(success). Reward: 1 or 0.
+    Success: raw reward >= task.threshold at the environment's end, or judged so after Finish(success). Where the suite
+    is open-ended the judge is asked at the step limit too, and after Finish(failure), which the environment is told
+    of: only a model-issued one can make a task that cannot be done a success. Reward: 1 or 0.
     Other exceptions (an engine that fails, an unknown template) propagate: they are defects, not outcomes.
     """
     task, steps, verdicts = job.task, list[StepRecord](), dict[int, Awaitable[Votes]]()
@@ -191,6 +194,8 @@ async def run_episode(
             if end is not None:
                 raise _End(end)
         outcome = Outcome("failure", "step_limit", 0.0)
+        if open_ended(task.suite):
+            outcome = await _evaluated(env, task, "step_limit")
     except _End as last:
         outcome = last.outcome
     except InfraError as e:
@@ -214,16 +219,23 @@ async def run_episode(
 
 
 async def _finished(env: Env, task: TaskSpec, action: Finish) -> Outcome:
-    """Outcome of a Finish: the judge is asked when the agent claims success."""
-    if action.status == "failure":
+    """Outcome of a Finish: the judge is asked when the agent claims success, or may be right that it cannot be done."""
+    if open_ended(task.suite):
+        await env.step(action)
+    elif action.status == "failure":
         return Outcome("failure", "agent_fail", 0.0)
+    return await _evaluated(env, task, "agent_finish" if action.status == "success" else "agent_fail")
+
+
+async def _evaluated(env: Env, task: TaskSpec, cause: Cause) -> Outcome:
+    """What the judge says of the present state."""
     try:
         raw = await env.evaluate()
     except InfraError:
         raise
     except Exception as e:  # whatever a judge raises is the judge's fault, and is reported as such
         return Outcome("judge_error", "judge", None, f"{type(e).__name__}: {e}")
-    return _judged(task, raw, "agent_finish")
+    return _judged(task, raw, cause)
 
 
 def _judged(task: TaskSpec, raw: float, cause: Cause) -> Outcome:

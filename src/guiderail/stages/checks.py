@@ -170,15 +170,31 @@ def check_tasks(params: Params) -> None:
     from guiderail.tasks.suites import choose
 
     choose(params.provision)
+    check_screen(params)
     for name in params.sweep.benchmark:
         check_benchmark(params, name, "sweep.benchmark = ")
 
 
+def check_screen(params: Params) -> None:
+    """The provider's screens must be of the suite's kind: browser pages or desktops."""
+    desktop, provider = params.provision.suite in ("desktop", "osworld"), params.env.provider
+    if desktop and provider == "local_browser":
+        raise ParamError(
+            f"env.provider = 'local_browser': suite {params.provision.suite} needs desktops. Set it to local_desktop "
+            "(this machine), or to a cloud whose image runs the in-VM server."
+        )
+    if not desktop and provider == "local_desktop":
+        raise ParamError(
+            f"env.provider = 'local_desktop': suite {params.provision.suite} needs browser pages. Set it to "
+            "local_browser, or provision.suite to desktop."
+        )
+
+
 def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:
     """A benchmark must exist, and have what it plays."""
-    from guiderail.tasks.suites import SUITES
+    from guiderail.tasks.suites import NAMES
 
-    known = [*SUITES, *PROTOCOLS]
+    known = [*NAMES, *PROTOCOLS]
     if name not in known:
         raise ParamError(f"{where}{name!r}: no such benchmark. {nearest(name, known)}")
     if name == "sop" and not params.demos.recorded:

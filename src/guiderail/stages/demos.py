@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from guiderail.actions.types import Action, Click
+from guiderail.actions.types import Action, Click, Finish
 from guiderail.actions.wire import action_to_json
 from guiderail.errors import Explained
 from guiderail.pool.client import PoolClient, RemoteEnv
@@ -31,7 +31,7 @@ from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 from guiderail.tasks import splits
 from guiderail.tasks.experts.scene import Scene, snap
-from guiderail.tasks.suites import get_suite
+from guiderail.tasks.suites import get_suite, open_ended
 from guiderail.tasks.types import Split, TaskSpec
 
 MAX_MISSES = 10
@@ -153,15 +153,15 @@ async def record(
 
 async def demonstrate(env: RemoteEnv, task: TaskSpec, grid: float) -> Demo:
     """One episode of the expert on `task`."""
-    expert = get_suite(task.suite).templates[task.template].expert
+    template = get_suite(task.suite).templates[task.template]
     result = await env.reset(task)
     instruction = result.observation.instruction
     steps: list[dict[str, Any]] = []
     frames: dict[str, bytes] = {}
     history: list[Action] = []
     while not result.done and len(history) < task.max_steps:
-        facts = await env.oracle()
-        decision = expert(facts, instruction, len(history), history)
+        facts = await env.oracle() if template.looks(len(history)) else []
+        decision = template.expert(facts, instruction, len(history), history)
         if decision is None:
             break
         action, thought = snap(decision[0], grid), decision[1]
@@ -171,9 +171,11 @@ async def demonstrate(env: RemoteEnv, task: TaskSpec, grid: float) -> Demo:
         steps.append(step | {"boxes": boxes(facts, decision[0])})
         history.append(action)
         result = await env.step(action)
+        if isinstance(action, Finish):
+            break
     reward = await env.evaluate()
     line = {"task": task.to_json(), "instruction": instruction, "steps": steps, "reward": reward}
-    return Demo(line, frames, result.done and reward >= task.threshold)
+    return Demo(line, frames, (result.done or open_ended(task.suite)) and reward >= task.threshold)
 
 
 def boxes(facts: Sequence[Mapping[str, Any]], action: Action) -> list[list[float]]:

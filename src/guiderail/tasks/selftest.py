@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from guiderail.actions.types import Action, Click, Wait
+from guiderail.actions.types import Action, Click, Finish, Wait
 from guiderail.tasks.experts.scene import GRID, snap
 from guiderail.tasks.splits import derive
-from guiderail.tasks.suites import get_suite
+from guiderail.tasks.suites import get_suite, open_ended
 from guiderail.tasks.types import TaskSpec
 
 SPARES = 3
@@ -77,12 +77,15 @@ async def run_expert(env: Screen, task: TaskSpec, grid: float = GRID) -> dict[st
     actions: list[Action] = []
     thoughts: list[str] = []
     while not result.done and len(actions) < task.max_steps:
-        decision = template.expert(await env.oracle(), instruction, len(actions), actions)
+        scene = await env.oracle() if template.looks(len(actions)) else []
+        decision = template.expert(scene, instruction, len(actions), actions)
         if decision is None:
             break
         actions.append(snap(decision[0], grid))
         thoughts.append(decision[1])
         result = await env.step(actions[-1])
+        if isinstance(actions[-1], Finish):
+            break
     success, reward = await _judge(env, task, result.done)
     return {
         "success": success,
@@ -121,6 +124,9 @@ async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -
     """
     if len({t.template for t in tasks}) != 1:
         raise ValueError(f"selftest takes instances of one template, got {sorted({t.template for t in tasks})}")
+    scripted = get_suite(tasks[0].suite).templates[tasks[0].template].scripted
+    if not scripted:
+        return await _unscripted(env, tasks)
     runs = [await run_expert(env, t, grid) for t in tasks]
     declined = [t.id for t, run in zip(tasks, runs, strict=True) if run["declined"]]
     for i, task in enumerate(tasks):
@@ -146,7 +152,28 @@ async def selftest(env: Screen, tasks: Sequence[TaskSpec], grid: float = GRID) -
     }
 
 
+async def _unscripted(env: Screen, tasks: Sequence[TaskSpec]) -> dict[str, Any]:
+    """`selftest` of a template without an expert: doing nothing must not solve it (random clicks are not tried)."""
+    first = await env.reset(tasks[0])
+    idle = [(await _judge(env, tasks[0], first.done))[0]]
+    idle += [await run_actions(env, t, []) for t in tasks[1:]]
+    failed = [t.id for t, noop in zip(tasks, idle, strict=True) if noop]
+    return {
+        "template": tasks[0].template,
+        "instances": len(tasks),
+        "expert": 0.0,
+        "noop": sum(idle) / len(idle),
+        "random": 0.0,
+        "steps": 0.0,
+        "instruction": first.observation.instruction,
+        "thoughts": [],
+        "declined": [t.id for t in tasks],
+        "failed": failed,
+        "ok": not failed,
+    }
+
+
 async def _judge(env: Screen, task: TaskSpec, done: bool) -> tuple[bool, float]:
-    """Success needs an episode that the page ended, with at least the task's threshold."""
+    """Success needs at least the task's threshold, and, where pages end episodes, that the page has done so."""
     reward = await env.evaluate()
-    return done and reward >= task.threshold, reward
+    return (done or open_ended(task.suite)) and reward >= task.threshold, reward

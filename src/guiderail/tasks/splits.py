@@ -17,37 +17,20 @@ from typing import Any
 
 from guiderail.errors import Explained, InputError
 from guiderail.params import Provision
+from guiderail.tasks.instances import NAMESPACES as NAMESPACES
+from guiderail.tasks.instances import derive as derive
+from guiderail.tasks.instances import instance_seed as instance_seed
+from guiderail.tasks.instances import namespace_of as namespace_of
 from guiderail.tasks.manifest_file import AGAIN, check_shape, read
 from guiderail.tasks.suites import choose, get_suite
 from guiderail.tasks.types import Split, TaskSpec
 
 VERSION = 1
-NAMESPACES = {"train": 0, "fresh": 1, "heldout": 2, "rl": 3}
-NAMESPACE_BITS = 2
-SEED_BITS = 48
-"""Seeds stay below 2**50, exact in JavaScript's numbers."""
-
 Manifest = dict[str, Any]
 
 
 class OverlapError(Explained, ValueError):
     """A checkpoint was trained on tasks it is about to be tested on."""
-
-
-def derive(*parts: str | int, bits: int = SEED_BITS) -> int:
-    """A number in [0, 2**bits) from `parts`: the leading bits of the sha256 of their JSON list."""
-    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    return int.from_bytes(digest, "big") >> (256 - bits)
-
-
-def instance_seed(namespace: str, *parts: str | int) -> int:
-    """A page seed whose two low bits are the number of `namespace` and whose other bits are hashed from `parts`."""
-    return derive(namespace, *parts) << NAMESPACE_BITS | NAMESPACES[namespace]
-
-
-def namespace_of(seed: int) -> str:
-    """The namespace a page seed belongs to."""
-    return list(NAMESPACES)[seed & (1 << NAMESPACE_BITS) - 1]
 
 
 def build_manifest(params: Provision) -> Manifest:
@@ -56,10 +39,13 @@ def build_manifest(params: Provision) -> Manifest:
     Instance i of a template has wording i modulo `params.wordings`. Raises ParamError on names that do not exist.
     """
     suite, train, heldout = choose(params)
+    counts = (params.train_instances, params.fresh_instances, params.heldout_instances)
+    if suite.single:  # a fresh instance would be the trained one again
+        counts = (1, 0, 1)
     plan: tuple[tuple[Split, tuple[str, ...], int], ...] = (
-        ("train", train, params.train_instances),
-        ("fresh", train, params.fresh_instances),
-        ("heldout", heldout, params.heldout_instances),
+        ("train", train, counts[0]),
+        ("fresh", train, counts[1]),
+        ("heldout", heldout, counts[2]),
     )
     splits = {
         split: [

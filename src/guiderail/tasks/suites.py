@@ -11,16 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guiderail.params import ParamError, Provision
+from guiderail.tasks import osworld_suite
+from guiderail.tasks.desktop.suite import TEMPLATES as DESKTOP
 from guiderail.tasks.miniwob import TEMPLATES
 from guiderail.tasks.template import Template
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Templates under one name; those flagged `heldout` are kept out of training by default."""
+    """Templates under one name; those flagged `heldout` are kept out of training by default.
+
+    open_ended: the screen never ends an episode by itself. The agent does, with a Finish, or its steps are used up; in
+    both cases the judge looks at what is there. A Finish(failure) is right where the task cannot be done.
+    single: a template has one instance, the same for every seed, so there are no fresh ones.
+    """
 
     name: str
     templates: Mapping[str, Template]
+    open_ended: bool = False
+    single: bool = False
 
     @property
     def train(self) -> tuple[str, ...]:
@@ -38,15 +47,27 @@ class Suite:
         return min(len(t.wordings) for t in self.templates.values())
 
 
-SUITES: dict[str, Suite] = {"miniwob": Suite("miniwob", TEMPLATES)}
-"""All suites by name."""
+SUITES: dict[str, Suite] = {
+    "miniwob": Suite("miniwob", TEMPLATES),
+    "desktop": Suite("desktop", DESKTOP, open_ended=True),
+}
+"""The suites that are always there, by name."""
+OSWORLD = "osworld"  # made of the task files in a folder, when it is asked for
+NAMES = (*SUITES, OSWORLD)
 
 
 def get_suite(name: str) -> Suite:
     """The suite `name`. Raises ParamError."""
+    if name == OSWORLD:
+        return Suite(OSWORLD, osworld_suite.templates(), open_ended=True, single=True)
     if name not in SUITES:
-        raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, SUITES)}")
+        raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, NAMES)}")
     return SUITES[name]
+
+
+def open_ended(suite: str) -> bool:
+    """Whether episodes of the suite called `suite` are ended by the agent; False for a suite that is not listed."""
+    return suite == OSWORLD or (suite in SUITES and SUITES[suite].open_ended)
 
 
 def choose(params: Provision) -> tuple[Suite, tuple[str, ...], tuple[str, ...]]:
@@ -80,6 +101,8 @@ def _named(suite: Suite, key: str, names: Sequence[str]) -> tuple[str, ...]:
     """`names` in the suite's order. Raises ParamError on an unknown name or a repeat."""
     for name in names:
         if name not in suite.templates:
+            if suite.name == OSWORLD and (why := osworld_suite.why_not(name)):
+                raise ParamError(f"{key} = {name!r}: {why}.")
             raise ParamError(f"{key} = {name!r}: no such template in {suite.name}. {_nearest(name, suite.templates)}")
         if names.count(name) > 1:
             raise ParamError(f"{key} = {name!r}: named {names.count(name)} times. Name it once.")

@@ -24,7 +24,7 @@ class Template:
     name: the page's file name without .html. domain: coarse group for reports. max_steps: expert length plus about two.
     policy: the scripted expert. wordings: instruction formats with {placeholders}; the first is the page's own.
     threshold: raw reward that counts as success. heldout: kept out of training by default.
-    steps: (fewest, most) actions of the expert.
+    steps: (fewest, most) actions of the expert. scripted: whether there is an expert.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Template:
     wordings: tuple[str, ...]
     threshold: float = 1.0
     heldout: bool = False
+    scripted: bool = True
 
     def read(self, instruction: str) -> dict[str, str]:
         """Facts of `instruction`, in any of the wordings. Raises ValueError when it is none of them."""
@@ -55,6 +56,11 @@ class Template:
         """`instruction` in wording number `wording` (0 = the page's own words, returned as they are)."""
         self.check_wording(wording)
         return instruction if wording == 0 else self.wordings[wording].format(**self.read(instruction))
+
+    def looks(self, step: int) -> bool:
+        """Whether the expert needs the scene for its action number `step` (a script that types blindly does not)."""
+        ask = getattr(self.policy, "looks", None)
+        return True if ask is None else bool(ask(step))
 
     def expert(
         self, oracle: Sequence[Mapping[str, Any]], instruction: str, step: int, history: Sequence[Action] = ()

@@ -168,6 +168,9 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _node(fact: Mapping[str, Any]) -> Node:
+    if "role" in fact:  # an element of an accessibility tree, not of a page
+        text = fact["name"] or fact["text"]
+        return Node(fact["x"], fact["y"], fact["w"], fact["h"], tag=fact["role"], text=text, attrs={"app": fact["app"]})
     words = tuple(Word(w["x"], w["y"], w["w"], w["h"], w["text"]) for w in fact["words"])
     return Node(
         fact["x"], fact["y"], fact["w"], fact["h"],

@@ -1,0 +1,1 @@
+"""Our own suite of desktop tasks, in OSWorld's JSON: templates with parameters, scripted experts, judges."""

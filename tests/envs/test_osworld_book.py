@@ -1,0 +1,129 @@
+"""Tasks of the desktop suite on real desktops: the expert scores 1, doing nothing 0, and so do those who cheat."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from guiderail.actions.types import Finish, Wait
+from guiderail.envs.types import InfraError, JudgeError
+from guiderail.pool.providers.local_desktop import LocalDesktopProvider
+from guiderail.pool.vm import packages
+from guiderail.tasks.desktop.suite import TEMPLATES, make
+from guiderail.tasks.instances import instance_seed
+from guiderail.tasks.types import TaskSpec
+
+LACKING = packages.missing()
+pytestmark = [
+    pytest.mark.skipif(bool(LACKING), reason=f"no desktop packages: {', '.join(LACKING)}"),
+    pytest.mark.timeout(600),
+]
+HOME = "/home/user"
+
+
+@asynccontextmanager
+async def desktop():
+    provider = LocalDesktopProvider(size=(640, 480), call_timeout_s=120.0)
+    await provider.start()
+    env = await provider.new_env()
+    try:
+        yield env
+    finally:
+        await env.close()
+        await provider.stop()
+
+
+def spec(name, namespace="train"):
+    t = TEMPLATES[name]
+    return TaskSpec("desktop", name, instance_seed(namespace, name, 0), "train", 0, t.domain, t.max_steps, 1.0)
+
+
+async def expert(env, task, stop_before=0):
+    """Play the expert; leave out the last `stop_before` actions before its Finish."""
+    template, result, done = TEMPLATES[task.template], await env.reset(task), []
+    moves = template.steps[1] - 1 - stop_before
+    while len(done) < moves:
+        scene = await env.oracle() if template.looks(len(done)) else []
+        decision = template.expert(scene, result.observation.instruction, len(done), done)
+        assert decision is not None, f"{task.template}: nothing to aim at for move {len(done)}"
+        done.append(decision[0])
+        result = await env.step(decision[0])
+    return done
+
+
+async def cheat(env, task):
+    """Write what the judge looks for everywhere but where it looks: its own file names, copies in other folders."""
+    made = make(task)
+    for check in made.task.checks:
+        wanted = (check.expected or {}).get("rules", {})
+        text = wanted.get("expected") if isinstance(wanted, dict) else wanted[0]["text"]
+        names = [*text] if isinstance(text, list) else []
+        content = str(text).encode() if not names else b"x"
+        dest = (check.result or {}).get("dest", "result.txt")
+        path = (check.result or {}).get("path", f"{HOME}/result.txt")
+        places = [f"{HOME}/{dest}", f"/tmp/{dest}", f"{path}.new", f"{HOME}/Desktop/{path.rpartition('/')[2]}"]
+        for place in places if check.func != "check_moved_jpgs" else [f"{HOME}/Desktop/{n}" for n in names]:
+            await env.machine.write(place, content)
+    for place in ("score", "scores.json", "judge/answer.json"):
+        await env.machine.write(f"{HOME}/{place}", b'{"scores": [1.0]}')
+
+
+def test_an_expert_one_that_stops_early_and_one_that_cheats():
+    async def go():
+        async with desktop() as env:
+            task = spec("terminal-mkdir")
+            await env.reset(task)
+            assert await env.evaluate() == 0  # the initial state
+            await env.step(Wait(0.1))
+            await env.step(Finish("success"))
+            assert await env.evaluate() == 0  # doing nothing
+            await env.reset(task)
+            await cheat(env, task)
+            await env.step(Finish("success"))
+            assert await env.evaluate() == 0
+            await expert(env, task)
+            await env.step(Finish("failure"))
+            assert await env.evaluate() == 0  # done, and called impossible
+            await expert(env, task)
+            assert await env.evaluate() == 1  # judged as it stands, also when the steps run out
+            await env.machine.write(f"{HOME}/Desktop/other.txt", b"x")
+            assert "made Desktop/other.txt" in await env.task.side_effects(env.machine)
+
+            task = spec("editor-append", "fresh")
+            await expert(env, task, stop_before=1)
+            assert await env.evaluate() == 0  # typed, not saved
+            await cheat(env, task)
+            assert await env.evaluate() == 0
+            await expert(env, task)
+            await env.step(Finish("success"))
+            assert await env.evaluate() == 1
+
+            task = spec("editor-print")
+            for said, wanted in (("success", 0), ("failure", 1)):
+                await env.reset(task)
+                await env.step(Finish(said))
+                assert await env.evaluate() == wanted
+
+    asyncio.run(go())
+
+
+def test_a_judge_that_fails_and_a_setup_that_fails_are_nobodys_failure(monkeypatch):
+    from guiderail.envs import osworld_book
+    from guiderail.tasks.judges.judge import Limits
+
+    async def go():
+        async with desktop() as env:
+            await env.reset(spec("terminal-mkdir"))
+            monkeypatch.setattr(osworld_book, "LIMITS", Limits(memory=1 << 20))
+            with pytest.raises(JudgeError):
+                await env.evaluate()
+            monkeypatch.undo()
+            assert await env.evaluate() == 0  # the desktop lives on
+            monkeypatch.setattr(osworld_book, "SETUP_WINDOW_S", 0.0)
+            broken = osworld_book.desktop_book(spec("calc-add"))
+            broken.task = broken.task.__class__(**{**vars(broken.task), "config": broken.task.config[1:]})
+            env.book = lambda task: broken
+            with pytest.raises(InfraError, match="setup"):
+                await env.reset(spec("calc-add"))
+
+    asyncio.run(go())
