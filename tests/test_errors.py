@@ -1,7 +1,10 @@
 """What the machine refuses is told in one line; other errors are not dressed up."""
 
 import errno
+import os
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -42,3 +45,13 @@ def test_a_full_disk_under_safetensors_is_an_error_of_the_system(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (e.value.errno, e.value.filename) == (errno.EFBIG, str(tmp_path / "w.safetensors"))
     assert "ulimit -f" in refused_by_machine(e.value)
+
+
+def test_a_listing_whose_reader_is_gone_ends_quietly():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "guiderail", "preset"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -368,6 +368,7 @@ EXTRA = {
         _replay_options,
     ),
 }
+LISTINGS = ("osworld", "pool", "preset", "status")  # print and end
 RUN = {
     "consolidate": _consolidate,
     "serve": _serve,
@@ -404,6 +405,12 @@ def _run(args: argparse.Namespace, command: str) -> int:
 
     try:
         RUN.get(args.command, _stage)(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if args.command not in LISTINGS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough
+        return 141
     except ParamError as e:
         print(f"{command}: {e.message}", file=sys.stderr)
         return 2
