@@ -15,6 +15,7 @@ class Proxy:
         self.lost = self.passed = 0
         self.server: asyncio.Server | None = None
         self.port = 0
+        self.tasks: set[asyncio.Task[None]] = set()  # asyncio itself holds those of dropped connections weakly
 
     async def start(self) -> None:
         """Listen."""
@@ -22,11 +23,19 @@ class Proxy:
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Take no more."""
+        """Take no more, and end what waits."""
         if self.server is not None:
             self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._pass_on(reader, writer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             back, there = await asyncio.open_connection("127.0.0.1", self.target, limit=1 << 22)
