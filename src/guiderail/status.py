@@ -23,7 +23,7 @@ from guiderail.errors import Explained
 from guiderail.stages.attempts import notes
 from guiderail.stages.locks import output_lock
 from guiderail.stages.paths import WORK
-from guiderail.workflow.ledger import dvc_command, environment
+from guiderail.workflow.ledger import dvc_command, environment, vouched
 from guiderail.workflow.spec import Job, Spec
 
 
@@ -114,6 +114,13 @@ def step_of(work: Path) -> str:
     return ""
 
 
+def with_those_below(spec: Spec, dvc: dict[str, Any]) -> dict[str, Any]:
+    """`dvc` with the jobs below a changed one added: DVC itself finds them unchanged until the one above has run."""
+    good = set(vouched(spec, set(dvc)))
+    below = {j.address: ["a stage above it is not up to date"] for j in spec.jobs() if j.address not in good}
+    return below | dvc
+
+
 def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None, left: dict[str, Any]) -> Row:
     """The state of one job: its lock first, then what DVC says, then what an attempt left."""
     (out,) = spec.job_outs(job)
@@ -140,6 +147,8 @@ def collect() -> list[Row]:
     """A row for each job of the sweep, in the order of the chain."""
     spec = Spec.read()
     dvc, ahead, left = ask_dvc(), ask_snakemake(), notes(WORK)
+    if dvc is not None:
+        dvc = with_those_below(spec, dvc)
     return [row(job, spec, dvc, ahead, left) for job in spec.jobs()]
 
 

@@ -79,7 +79,7 @@ def test_describe(action: dict[str, object] | None, text: str) -> None:
 
 def test_cut_keeps_words_and_marks_the_cut() -> None:
     d = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    font = filmstrip._font(20)
+    font = filmstrip.typeface(20)
     lines = cut(d, "click the checkbox and then the button", font, 170, 2)
     assert len(lines) == 2 and lines[1].endswith("…") and all(d.textlength(x, font=font) <= 170 for x in lines)
     assert cut(d, "Ok", font, 170, 2) == ["Ok"] and cut(d, "", font, 170, 2) == []

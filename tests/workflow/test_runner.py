@@ -196,7 +196,7 @@ def test_provenance_says_where_it_came_from_but_not_on_which_machine(slow):
     record = json.loads(text)
     assert record["git"] == {"commit": slow.git("rev-parse", "HEAD").strip(), "dirty": False, "changed": []}
     assert record["params"]["env.step_ms"] == 300
-    assert set(record["params"]) == {"provision", "env.step_ms"}
+    assert set(record["params"]) == {"provision", "env.step_ms", "env.desktop.width", "env.desktop.height"}
     assert record["command"] == ["guiderail", "provision"]
     assert record["packages"]["torch"].startswith("2.")
     assert str(slow.path) not in text
@@ -339,11 +339,15 @@ def test_help_is_quick_and_teaches(project):
         assert words in page
 
 
-@pytest.mark.parametrize("command", ["rl", "evaluate"])
-def test_only_the_services_that_can_be_attached_are_offered(command):
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [("rl", {"--env-pool-url", "--engine-url"}), ("evaluate", {"--env-pool-url"}), ("sft", set())],
+)
+def test_only_the_services_that_can_be_attached_are_offered(command, wanted):
     (sub,) = (a for a in build()._actions if a.dest == "command")
     offered = {o for action in sub.choices[command]._actions for o in action.option_strings if o.endswith("-url")}
-    assert offered == {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach) if f.name != "yes"}
+    assert offered == wanted
+    assert wanted <= {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach)}
 
 
 def test_context_progress_without_terminal(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from guiderail.stages import attempts
 from guiderail.stages.paths import WORK
-from guiderail.status import changes, held
+from guiderail.status import Row, changes, held, show
 
 
 def state(project):
@@ -24,34 +24,36 @@ def test_the_life_of_a_chain(project):
     p = project
     p.set("sweep.recipe", ["grpo"])
     p.set("sweep.seed", [0])
-    before = state(p)
-    assert {s for s, _, _ in before.values()} == {"to do"} and {v for _, _, v in before.values()} == {"would run"}
-
     running = p.popen("guiderail", "provision", DUMMY_SLEEP="60")
     deadline = time.monotonic() + 60
     while not list((p.path / WORK).glob("provision/*/attempt.json")):
         assert time.monotonic() < deadline and running.poll() is None
         time.sleep(0.05)
-    found = state(p)["provision"]
-    assert found[0] == "running" and f"process {running.pid}" in found[1]
+    found = state(p)
+    assert found["provision"][0] == "running" and f"process {running.pid}" in found["provision"][1]
+    assert {found[j][0] for j in found if j != "provision"} == {"to do"}
+    assert {view for _, _, view in found.values()} == {"would run"}
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    assert state(p)["provision"][:2] == ("stopped", "killed or the machine went down")
+    assert attempts.notes(p.path / WORK)["provision"][0].why == ""
 
-    p.dvc("repro", check=False, DUMMY_FAIL="sft@0")
+    p.dvc("repro", check=False, DUMMY_FAIL="prm@grpo-0")
     found = state(p)
-    assert found["provision"] == found["demos"] == ("done", "", "up to date")
-    assert found["sft@0"][:2] == ("failed", "RuntimeError: injected failure in sft@0")
+    assert found["provision"] == found["demos"] == found["sft@0"] == ("done", "", "up to date")
+    assert found["prm@grpo-0"][:2] == ("failed", "RuntimeError: injected failure in prm@grpo-0")
     assert found["rl@grpo-0"][0] == "to do"
 
-    p.dvc("repro")
-    assert {s for s, _, _ in state(p).values()} == {"done"}
-    p.set("rl.lr", 0.25)
+    p.set("demos.per_template", 7)
     found = state(p)
-    assert found["rl@grpo-0"][0] == "stale" and "rl modified" in found["rl@grpo-0"][1].replace(".lr", "")
-    assert found["sft@0"] == ("done", "", "up to date") and found["rl@grpo-0"][2] == "would run"
-    table = p.run("guiderail", "status")
-    assert "DVC: " in table and "of 7 up to date" in table and "Snakemake: would run" in table
+    assert found["demos"][0] == "stale" and "demos modified" in found["demos"][1].replace(".per_template", "")
+    assert found["demos"][2] == "would run" and found["provision"] == ("done", "", "up to date")
+    assert found["sft@0"] == ("stale", "a stage above it is not up to date", "would run")
+
+
+def test_the_table_counts_what_each_engine_would_do():
+    rows = [Row("sft@0", "done", "", "a", "up to date"), Row("rl@grpo-0", "stale", "rl.lr modified", "b", "would run")]
+    assert show(rows, False).splitlines()[:2] == ["sft@0      done", "rl@grpo-0  stale   rl.lr modified"]
+    assert show(rows, False).endswith("DVC: 1 of 2 up to date.\nSnakemake: would run 1 of 2.")
 
 
 def test_changes_are_told_in_words():
