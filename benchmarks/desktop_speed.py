@@ -252,6 +252,8 @@ class Bench:
             return
         link = Path(f"/tmp/.X11-unix/X{PEER_DISPLAY}")
         link.parent.mkdir(exist_ok=True)
+        if link.is_symlink() and not link.exists():  # left by a run that was killed
+            link.unlink()
         link.symlink_to(Path(self.provider.slots[env].folder) / "x" / "X0")
         display = f":{PEER_DISPLAY}"
         environment = {**os.environ, "DISPLAY": display, "XDG_SESSION_TYPE": "x11", "XAUTHORITY": os.devnull}
