@@ -229,7 +229,11 @@ class Referee:
             self.server.kill()
         self.server.wait()
         sweep = [sys.executable, "-m", "guiderail", "pool", "sweep", "--yes", *self.pool_options()]
+        end = time.monotonic() + OVER_S  # a lease that its client never heard of lives on in the state for its TTL
         done = subprocess.run(sweep, capture_output=True, text=True, check=False)
+        while self.machines() and time.monotonic() < end:
+            await asyncio.sleep(1.0)
+            done = subprocess.run(sweep, capture_output=True, text=True, check=False)
         if done.returncode or self.machines():
             self.log("leak", f"left after the sweep: {sorted(self.machines())}; it said {done.stdout}{done.stderr}")
 
