@@ -241,5 +241,7 @@ def layout(applications: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-SESSION: tuple[tuple[str, ...], ...] = (("openbox", "--sm-disable"), ("pcmanfm", "--desktop"), ("tint2",))
-"""Programs of the session, in the order they start (after the message bus)."""
+MANAGER = ("openbox", "--sm-disable")
+"""The window manager; it has to be there before the rest (see `Windows.managed`)."""
+SESSION: tuple[tuple[str, ...], ...] = (("pcmanfm", "--desktop"), ("tint2",))
+"""The other programs of the session."""

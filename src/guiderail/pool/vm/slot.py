@@ -82,9 +82,10 @@ class Slot(Desktop):
         finally:
             os.close(ready)
             os.close(null)
+        start(guest, home.MANAGER)
+        _until(self.windows.managed, "the window manager runs")
         for command in home.SESSION:
             start(guest, command)
-        _until(self.windows.managed, "the window manager runs")
         _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.all()}, "desktop and panel are there")
         self.settle(REST)
 

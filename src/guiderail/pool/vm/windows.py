@@ -124,8 +124,12 @@ class Windows:
         return (what, who) == (self.x.atom("_NET_WM_PING"), window) and wanted in (0, serial)
 
     def managed(self) -> bool:
-        """Whether a window manager runs."""
-        return bool(self.x.numbers(self.x.root, "_NET_SUPPORTING_WM_CHECK"))
+        """Whether a window manager runs and has said how many desktops it has.
+
+        That number is the last thing it tells, and a panel that starts without it sleeps a second before it asks again.
+        """
+        names = ("_NET_SUPPORTING_WM_CHECK", "_NET_NUMBER_OF_DESKTOPS")
+        return all(self.x.numbers(self.x.root, name) for name in names)
 
 
 KINDS = ("desktop", "dock", "toolbar", "menu", "utility", "splash", "dialog", "normal")
