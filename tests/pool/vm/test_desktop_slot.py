@@ -1,5 +1,6 @@
 """A real desktop: what is typed, clicked and reset is what was meant. Each test is a trap that somebody fell into."""
 
+import shutil
 import string
 import struct
 import threading
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from guiderail.actions.types import Click, Drag, Key, Move, Open, Scroll, Type, Wait
+from guiderail.pool.vm import programs
 from guiderail.pool.vm.guest import run, start
 from guiderail.pool.vm.slot import Slot
 from guiderail.pool.vm.x11 import X11
@@ -15,11 +17,9 @@ from pool.vm.here import NO_EDITOR, needs_editor, needs_walls, slot
 
 pytestmark = needs_walls
 # ruff: noqa: RUF001
-# every printable ASCII character, then what pyautogui drops or types wrong
-TORTURE = (
-    string.printable[:95]
-    + '<a>|it\'s "q" \\n naïve café ÄÖÜß ñ § ° µ ¿¡ Ω → € … „“ – 你好世界 日本 한국 привет עברית 😀🚀 ∑√∞≤'
-)
+# every printable ASCII character, then what pyautogui drops or types wrong: 200 characters
+FOREIGN = '<a>|it\'s "q" \\n naïve café ÄÖÜß ñ § ° µ ¿¡ Ω → € … „“ – 你好世界 日本 한국 привет עברית 😀🚀 ∑√∞≤ '
+TORTURE = (string.printable[:95] + FOREIGN * 2)[:200]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,25 @@ def editor_with_file(desk: Slot) -> None:
 def test_every_character_arrives(clean: Slot) -> None:
     editor_with_file(clean)
     assert typed_into_editor(clean, TORTURE).rstrip("\n") == TORTURE
+
+
+@pytest.mark.skipif(shutil.which("galculator") is None, reason="galculator is not installed")
+def test_a_digit_typed_twice_is_two_digits(clean: Slot) -> None:
+    """Its keys are toggle buttons with a timer: 12+23 in one action came to 15. Also over actions, and by chord."""
+    start(clean.guest, ["galculator"])
+    end = time.monotonic() + 20
+    while not any(w.app.startswith("galculator") for w in clean.windows.all()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    clean.settle()
+    clean.act(Type("12+23="))
+    clean.act(Type("+5"))
+    clean.act(Key(("5",)))
+    clean.settle()
+    clean.act(Type("5"))
+    clean.act(Key(("enter",)))
+    clean.settle()
+    assert ">590<" in programs.accessibility(clean)  # 35 + 555
 
 
 @needs_editor
@@ -183,6 +202,17 @@ def test_a_program_that_never_stops_drawing_does_not_hold_the_step(clean: Slot) 
     began = time.monotonic()
     assert clean.settle().ok is False
     assert time.monotonic() - began < 2 * clean.rule.limit_s
+
+
+def test_a_reset_is_quick(clean: Slot) -> None:
+    """A panel that starts before the window manager has told its desktops sleeps a second before it asks again."""
+    took = []
+    for _ in range(3):
+        clean.untouched = False
+        began = time.monotonic()
+        clean.reset()
+        took.append(time.monotonic() - began)
+    assert min(took) < 0.95, took
 
 
 def test_a_slot_outlives_the_thread_that_used_it(clean: Slot) -> None:

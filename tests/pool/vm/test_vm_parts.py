@@ -7,13 +7,14 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
-from guiderail.pool.vm import home, packages, sandbox
+from guiderail.pool.vm import home, pace, packages, sandbox
 from guiderail.pool.vm.desktop import Desktop, command_of
 from guiderail.pool.vm.guest import DirectGuest, GuestError, run
 from guiderail.pool.vm.http import Refused, Request, Response, TcpServer, as_json, handler_of
@@ -156,6 +157,32 @@ def test_a_window_that_comes_meanwhile_is_asked_too() -> None:
 def test_a_screen_that_never_rests_ends_at_the_limit() -> None:
     world = World(*((i, bytes([i % 250]), False, 0.0, 0) for i in range(1, 400)))
     assert settled(world)[0] is False and world.pinged == []
+
+
+def test_only_programs_that_show_their_keys_are_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, did = [100.0], []
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: slept(s)))
+
+    def slept(seconds: float) -> None:
+        did.append("sleep")
+        now[0] += seconds
+
+    hand = pace.Pace(lambda: did.append("barrier"))
+    hand.begin("mousepad.Mousepad")
+    for key in (10, 10, 10):
+        hand.again(key)
+    assert did == []
+    hand.begin("galculator.Galculator")
+    hand.again(11)
+    assert did == []  # another key
+    hand.again(11)
+    assert did == ["barrier", "sleep", "barrier"] and now[0] == pytest.approx(100.11)
+    now[0] += 0.2
+    hand.again(11)
+    assert len(did) == 3  # slow enough by itself
+    for _ in range(1000):
+        hand.again(11)
+    assert now[0] < 100.4 + pace.LIMIT_S  # an action ends, whatever is typed
 
 
 def test_applications_are_chosen_by_name_and_never_pasted_together(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import shlex
 import threading
 from configparser import Error as ConfigError
 from configparser import RawConfigParser
+from dataclasses import replace
 from pathlib import Path
 
 from guiderail.actions.types import Action, Answer, Finish, Open
 from guiderail.pool.vm.guest import DirectGuest, Guest, GuestError, start, work
 from guiderail.pool.vm.input import Input
+from guiderail.pool.vm.pace import flash_of
 from guiderail.pool.vm.screen import Frames, RequestFrame
 from guiderail.pool.vm.settle import Rule, Settled, settle
 from guiderail.pool.vm.windows import Windows
@@ -32,7 +34,7 @@ class Desktop:
     def __init__(self, x: X11, frames: Frames, guest: Guest, rule: Rule) -> None:
         self.x, self.frames, self.guest, self.rule = x, frames, guest, rule
         self.windows = Windows(x)
-        self.input = Input(x, self.barrier)
+        self.input = Input(x, self.barrier, self.app)
         self.lock = threading.RLock()
         self.sandboxed = False
         self.untouched = False  # fresh, and nothing was asked of it since
@@ -52,6 +54,15 @@ class Desktop:
         if active := self.windows.active():
             self.windows.ping(active, BARRIER_S)
 
+    def app(self) -> str:
+        """The class of the active window, "" without one."""
+        active = self.windows.active()
+        try:
+            return self.windows.app(active) if active else ""
+        except XError:
+            self.x.sync()  # raises when the server itself is gone; else the window vanished
+            return ""
+
     def act(self, action: Action) -> None:
         """Do `action`; returns when the X server has it. Raises ValueError with nothing done, XError, GuestError."""
         with self.lock:
@@ -67,7 +78,9 @@ class Desktop:
     def settle(self, rule: Rule | None = None) -> Settled:
         """Wait until the screen has settled; see `settle.settle`. Raises XError."""
         with self.lock:
-            found = settle(rule or self.rule, self.frames.grab, self, self.windows.active, self.windows.ping)
+            rule = rule or self.rule
+            rule = replace(rule, quiet_s=max(rule.quiet_s, flash_of(self.app())))  # a pressed key is not the end
+            found = settle(rule, self.frames.grab, self, self.windows.active, self.windows.ping)
             self.input.keyboard.settled()
             return found
 

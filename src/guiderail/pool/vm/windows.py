@@ -59,12 +59,17 @@ class Windows:
     def _info(self, window: int, active: int) -> WindowInfo:
         x = self.x
         raw = x.property(window, "_NET_WM_NAME") or x.property(window, "WM_NAME")
-        app = ".".join(p.decode(errors="replace") for p in x.property(window, "WM_CLASS").split(b"\0") if p)
+        app = self.app(window)
         kinds, pid = x.numbers(window, "_NET_WM_WINDOW_TYPE"), x.numbers(window, "_NET_WM_PID")
         names = {x.atom(f"_NET_WM_WINDOW_TYPE_{k.upper()}"): k for k in KINDS}
         kind = names.get(kinds[0], "normal") if kinds else "normal"  # xterm sets none
         title = raw.decode(errors="replace")
         return WindowInfo(window, title, app, x.box(window), kind, window == active, pid[0] if pid else 0)
+
+    def app(self, window: int) -> str:
+        """Its WM_CLASS: "instance.Class". Raises XError when it has vanished."""
+        raw = self.x.property(window, "WM_CLASS")
+        return ".".join(p.decode(errors="replace") for p in raw.split(b"\0") if p)
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> WindowInfo | None:
         """The first window whose title (or class) is `name` (strict) or contains it, whatever its case."""
