@@ -1,9 +1,12 @@
 """Parts of the in-VM server that need no desktop: forms, tokens, pictures, the settle rule, applications, cookies."""
 
+import contextlib
 import io
 import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +75,56 @@ def test_tokens_faults_and_bodies(url: str) -> None:
         assert s.recv(100).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.parametrize(
+    ("sent", "status", "closed"),
+    [
+        (b"GET / HTTP/1.1\r\nAuthorization: Bearer a-token\r\n\r\n", b"200", False),
+        (b"GET / HTTP/1.1\r\nauthorization:Bearer a-token\r\nCONNECTION: Close\r\n\r\n", b"200", True),
+        (b"GET / HTTP/1.0\r\nAuthorization: Bearer a-token\r\n\r\n", b"200", True),
+        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"413", True),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"413", True),
+        (b"GET /\r\n\r\n", b"400", True),
+        (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", b"400", True),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", b"400", True),
+        (b"GET /" + b"x" * (1 << 17) + b" HTTP/1.1\r\n\r\n", b"400", True),
+    ],
+)
+def test_lines_of_http(url: str, sent: bytes, status: bytes, closed: bool) -> None:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as s:
+        s.sendall(sent)
+        said = s.recv(1000)
+        assert said.startswith(b"HTTP/1.1 " + status)
+        assert (b"Connection: close" in said) is closed
+        s.settimeout(0.2 if not closed else 10)
+        with pytest.raises(TimeoutError) if not closed else contextlib.suppress(ConnectionResetError):
+            assert s.recv(1) == b""
+
+
+def test_who_waits_for_a_go_gets_one(url: str) -> None:
+    """curl asks before it sends a large file."""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as s:
+        head = b"POST / HTTP/1.1\r\nAuthorization: Bearer a-token\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        s.sendall(head)
+        assert s.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        s.sendall(b"abc")
+        assert s.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("guiderail.pool.vm.server", {"http.client", "ssl", "email", "hashlib", "numpy", "asyncio"}),
+        ("guiderail.pool.vm.init", {"typing", "shutil", "contextlib"}),
+        ("guiderail.envs.guard", {"typing", "shutil", "contextlib"}),
+    ],
+)
+def test_what_every_slot_runs_is_lean(module: str, heavy: set[str]) -> None:
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {module}; print(*sys.modules)"
+    source = str(Path(home.__file__).parents[3])
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True)
+    assert not heavy & set(told.stdout.split())
+
+
 def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("GUIDERAIL_VM_TOKEN", raising=False)
     assert serve(["--host", "0.0.0.0", "--display", ":99"]) == 2
@@ -115,6 +168,10 @@ class World:
         self.look += 1
         return self.now()[1]
 
+    def same(self, frame: bytes) -> bool:
+        self.look += 1
+        return self.now()[1] == frame
+
     def work(self) -> tuple[bool, float]:
         return self.now()[2], self.now()[3]
 
@@ -130,7 +187,7 @@ RULE = Rule(quiet_s=0.03, limit_s=1.0)
 
 
 def settled(world: World) -> tuple[bool, int]:
-    found = settle(RULE, world.grab, world, world.active, world.ping)
+    found = settle(RULE, world, world, world.active, world.ping)
     return found.ok, world.look
 
 

@@ -80,7 +80,7 @@ class Desktop:
         with self.lock:
             rule = rule or self.rule
             rule = replace(rule, quiet_s=max(rule.quiet_s, flash_of(self.app())))  # a pressed key is not the end
-            found = settle(rule, self.frames.grab, self, self.windows.active, self.windows.ping)
+            found = settle(rule, self.frames, self, self.windows.active, self.windows.ping)
             self.input.keyboard.settled()
             return found
 

@@ -10,12 +10,10 @@ are as at first. Where no sandbox can be made the programs run beside this proce
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -253,6 +251,9 @@ def _slot(
 def _without(
     folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, ours: list[subprocess.Popen[bytes]]
 ) -> Slot:
+    import ctypes  # these weigh, and a slot with walls does without
+    import secrets
+
     frames, place = folder / "fb", folder / "home"
     for p in (frames, place, folder / "run", folder / "tmp"):
         p.mkdir(mode=0o700)
