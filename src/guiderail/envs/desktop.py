@@ -95,7 +95,10 @@ class DesktopEnv:
     async def oracle(self) -> list[dict[str, Any]]:
         """What the accessibility tree shows on the screen, in document order (see `accessibility.elements`)."""
         async with self._call("oracle", self.call_timeout_s + 30.0):
-            return elements(await self.machine.accessibility(), *self.machine.size)
+            try:
+                return elements(await self.machine.accessibility(), *self.machine.size)
+            except Refusal as e:
+                raise InfraError(f"the accessibility tree was not told: {e}", "crash") from e
 
     async def close(self) -> None:
         """Drop the connection. Idempotent."""

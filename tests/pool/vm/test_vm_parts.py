@@ -211,6 +211,13 @@ def test_a_window_that_comes_meanwhile_is_asked_too() -> None:
     assert settled(world)[0] and world.pinged == [7, 8]
 
 
+def test_a_dialog_gets_the_time_that_its_button_takes() -> None:
+    """Neither pixels nor processor tell of it, and then the dialog closes: its successor needs only the rule's time."""
+    world = World((12, b"a", False, 0.0, 7), (13, b"b", False, 0.0, 8), (99, b"b", False, 0.0, 8))
+    found = settle(RULE, world, world, world.active, world.ping, lambda window: 0.3 if window == 7 else 0.0)
+    assert (found.ok, found.frame, world.pinged) == (True, b"b", [7, 8]) and 12 < world.look < 25
+
+
 def test_a_screen_that_never_rests_ends_at_the_limit() -> None:
     world = World(*((i, bytes([i % 250]), False, 0.0, 0) for i in range(1, 400)))
     assert settled(world)[0] is False and world.pinged == []

@@ -12,13 +12,12 @@ import shlex
 import threading
 from configparser import Error as ConfigError
 from configparser import RawConfigParser
-from dataclasses import replace
 from pathlib import Path
 
 from guiderail.actions.types import Action, Answer, Finish, Open
 from guiderail.pool.vm.guest import DirectGuest, Guest, GuestError, start, work
 from guiderail.pool.vm.input import Input
-from guiderail.pool.vm.pace import flash_of
+from guiderail.pool.vm.pace import BUTTON_S, flash_of
 from guiderail.pool.vm.screen import Frames, RequestFrame
 from guiderail.pool.vm.settle import Rule, Settled, settle
 from guiderail.pool.vm.windows import Windows
@@ -75,12 +74,21 @@ class Desktop:
                 case _:
                     self.input.do(action)
 
+    def patience(self, window: int) -> float:
+        """See `settle.settle`: a key that is shown as pressed, a button that has yet to act, are not the end."""
+        try:
+            if not window:
+                return 0.0
+            return max(flash_of(self.windows.app(window)), BUTTON_S if self.windows.kind(window) == "dialog" else 0.0)
+        except XError:
+            self.x.sync()  # raises when the server itself is gone; else the window vanished
+            return 0.0
+
     def settle(self, rule: Rule | None = None) -> Settled:
         """Wait until the screen has settled; see `settle.settle`. Raises XError."""
         with self.lock:
-            rule = rule or self.rule
-            rule = replace(rule, quiet_s=max(rule.quiet_s, flash_of(self.app())))  # a pressed key is not the end
-            found = settle(rule, self.frames, self, self.windows.active, self.windows.ping)
+            windows = self.windows
+            found = settle(rule or self.rule, self.frames, self, windows.active, windows.ping, self.patience)
             self.input.keyboard.settled()
             return found
 

@@ -14,6 +14,9 @@ from collections.abc import Callable
 FLASH_S = {"galculator": 0.11}
 """Seconds that a program shows a key as pressed, by the instance of its WM_CLASS (galculator's timer: 100 ms)."""
 LIMIT_S = 5.0
+BUTTON_S = 0.28
+"""Quiet that a dialog needs: GTK shows a dialog's button as pressed for 250 ms before it acts, and neither draws nor
+computes meanwhile; a file dialog presses its own when its "Save" was clicked, so the file comes after that time."""
 
 
 class Pace:

@@ -57,9 +57,15 @@ class Settled:
 
 
 def settle(
-    rule: Rule, screen: Screen, programs: Work, active: Callable[[], int], ping: Callable[[int], bool]
+    rule: Rule,
+    screen: Screen,
+    programs: Work,
+    active: Callable[[], int],
+    ping: Callable[[int], bool],
+    patience: Callable[[int], float] = lambda window: 0.0,
 ) -> Settled:
-    """Wait by the rule. `active()`: the active window; `ping(window)`: it has read its events."""
+    """Wait by the rule. `active()`: the active window; `ping(window)`: it has read its events;
+    `patience(window)`: how long nothing may happen in that window, where the rule's time does not suffice."""
     start = time.monotonic()
     end = start + rule.limit_s
     asked = active()
@@ -74,14 +80,15 @@ def settle(
         if not same:
             frame = screen.grab()
         wants, total = programs.work()
-        if not same or wants or total - used > max(TRIFLE * rule.quiet_s, 0.02):
+        if not same or wants or total - used > max(TRIFLE * (now - since), 0.02):
             since, used = now, total
         elif now - since >= rule.quiet_s:
             there = active()
-            if there in (0, asked):
+            if there not in (0, asked):
+                asked = there
+                ping(there)
+                since, used = time.monotonic(), programs.work()[1]
+            elif now - since >= patience(there):
                 return Settled(True, frame, ping_ms, 1000 * (now - start))
-            asked = there
-            ping(there)
-            since, used = time.monotonic(), programs.work()[1]
         if now > end:
             return Settled(False, frame, ping_ms, 1000 * (now - start))

@@ -60,9 +60,7 @@ class Windows:
         x = self.x
         raw = x.property(window, "_NET_WM_NAME") or x.property(window, "WM_NAME")
         app = self.app(window)
-        kinds, pid = x.numbers(window, "_NET_WM_WINDOW_TYPE"), x.numbers(window, "_NET_WM_PID")
-        names = {x.atom(f"_NET_WM_WINDOW_TYPE_{k.upper()}"): k for k in KINDS}
-        kind = names.get(kinds[0], "normal") if kinds else "normal"  # xterm sets none
+        pid, kind = x.numbers(window, "_NET_WM_PID"), self.kind(window)
         title = raw.decode(errors="replace")
         return WindowInfo(window, title, app, x.box(window), kind, window == active, pid[0] if pid else 0)
 
@@ -70,6 +68,12 @@ class Windows:
         """Its WM_CLASS: "instance.Class". Raises XError when it has vanished."""
         raw = self.x.property(window, "WM_CLASS")
         return ".".join(p.decode(errors="replace") for p in raw.split(b"\0") if p)
+
+    def kind(self, window: int) -> str:
+        """One of KINDS. Raises XError when it has vanished."""
+        kinds = self.x.numbers(window, "_NET_WM_WINDOW_TYPE")
+        names = {self.x.atom(f"_NET_WM_WINDOW_TYPE_{k.upper()}"): k for k in KINDS}
+        return names.get(kinds[0], "normal") if kinds else "normal"  # xterm sets none
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> WindowInfo | None:
         """The first window whose title (or class) is `name` (strict) or contains it, whatever its case."""
