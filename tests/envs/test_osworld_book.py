@@ -94,7 +94,7 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
 
 def test_a_sample_of_all_instances():
     """One of a kind of judge and of expert each; `guiderail selftest` tries all 1191."""
-    names = ("calc-add", "editor-save-copy", "files-move", "viewer-delete")
+    names = ("calc-add", "editor-save-copy", "files-move")
     tasks = [every(name, 2)[-1] for name in names]  # values of the held-out side
     found = asyncio.run(check_all(tasks, 2))
     assert [str(c) for c in found if not c.ok] == [] and len(found) == len(names)
