@@ -45,9 +45,9 @@ class JudgePrompts:
         return Prompt(ids, (step.before, step.after))
 
     def row(self, step: StepContext, change: Change, good: bool) -> ChunkRow:
-        """A training row: the whole graded answer is its span, since a served model must write it all."""
+        """A training row; its span is the sign alone, the one token that is ever asked for."""
         prompt, grade = self.prompt(step, change), self.grades[1 if good else -1]
-        start, end = len(prompt.ids) - len(self.answer), len(prompt.ids) + len(grade)
+        start, end = len(prompt.ids), len(prompt.ids) + 1
         return ChunkRow(
             ids=np.asarray([*prompt.ids, *grade], dtype=np.int64),
             frames=prompt.frames,

@@ -249,8 +249,9 @@ def read_steps(path: Path) -> list[Labelled]:
     made = []
     for line in path.read_bytes().splitlines():
         d = json.loads(line)
-        step = StepContext(**d["step"] | {k: d["step"][k] and tuple(d["step"][k]) for k in ("history", "point")})
-        made.append(Labelled(step, d["good"], TaskSpec.from_json(d["task"]), d["source"], d["episode"]))
+        s = d["step"]
+        s["history"], s["point"] = tuple(s["history"]), None if s["point"] is None else tuple(s["point"])
+        made.append(Labelled(StepContext(**s), d["good"], TaskSpec.from_json(d["task"]), d["source"], d["episode"]))
     return made
 
 
