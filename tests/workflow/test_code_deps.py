@@ -24,6 +24,7 @@ PLUMBING = {
     "guiderail.curves",
     "guiderail.errors",
     "guiderail.param_errors",
+    "guiderail.plugins",
     "guiderail.services",
     "guiderail.service_guard",
     "guiderail.tracking",

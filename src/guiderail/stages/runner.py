@@ -143,7 +143,7 @@ def run_evaluation(
     checks.check_benchmark(params, benchmark)
     checks.check_pool_url(attach.env_pool_url)
     job = Job("evaluate_model", {"model": model.as_posix(), "benchmark": benchmark})
-    code = [d for d in spec.raw_deps("evaluate") if d.startswith("src/")]
+    code = [d for d in spec.raw_deps("evaluate") if d.startswith(("src/", "plugins/"))]
     data = ["results/provision/tasks.json", *(["results/demos/recorded"] if benchmark == "sop" else [])]
     for needed in data:
         if not Path(needed).exists():
