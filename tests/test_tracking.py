@@ -72,7 +72,7 @@ def test_dead_server_warns_once_and_is_bounded(tmp_path, black_hole, kind, monke
         for step in range(100):
             t.log({"a": 1.0}, step)
         logged = time.monotonic() - start
-        t.register_model(tmp_path, "m", "champion")
+        t.register_model(tmp_path, "m", "0" * 64)
     assert logged < 1.0
     assert time.monotonic() - start < 8.0 + 5.0
     assert len(rows(tmp_path / "c.jsonl")) == 100
@@ -126,7 +126,7 @@ def test_sqlite_store_gets_everything(tmp_path, monkeypatch):
         t.tags({"seed": 0})
         t.log({"a": 2.0}, 1)
         t.figure(out / "f.svg")
-        t.register_model(final, "policy", "champion")
+        t.register_model(final, "policy", "0" * 64)
         out.rename(final)
     (run,) = client.search_runs([experiment.experiment_id], "tags.stage = 'rl'")
     assert run.info.status == "FINISHED"  # the same run, gone on with
@@ -134,7 +134,7 @@ def test_sqlite_store_gets_everything(tmp_path, monkeypatch):
     assert run.data.params == {"rl.lr": "0.5"}
     assert run.data.tags["seed"] == "0"
     assert [f.path for f in client.list_artifacts(run.info.run_id, "figures")] == ["figures/f.svg"]
-    version = client.get_model_version_by_alias("policy", "champion")
+    version = client.get_model_version_by_alias("policy", "candidate")
     assert version.source == final.as_uri()
     assert not any(t.name == "mlflow" for t in threading.enumerate())
 
@@ -152,4 +152,4 @@ def test_one_module_imports_mlflow():
     found = {
         f.name for f in root.rglob("*.py") if re.search(r"^\s*(from|import) mlflow\b", f.read_text(), re.MULTILINE)
     }
-    assert found == {"tracking_mlflow.py"}
+    assert found == {"tracking_mlflow.py", "tracking_registry.py", "tracking_traces.py"}

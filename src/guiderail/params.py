@@ -241,6 +241,13 @@ class Tracking(Section):
 
     enabled: bool = True
     experiment: str = "guiderail"
+    required: bool = Field(False, description="Fail a stage when something of it did not reach MLflow; else say so.")
+    traces: int = Field(
+        2, ge=0, le=1000, description="Episodes shown as traces: of each evaluated checkpoint, and whenever RL saves."
+    )
+    system_metrics: bool = Field(True, description="CPU, memory, disk, network and GPU of the machine, every 10 s.")
+    upload_model: bool = Field(False, description="Send merged weights to the artifact store; else a reference.")
+    explorer: str = Field("http://127.0.0.1:8766", description="Where `guiderail view` answers, for links.")
 
 
 def _default_recipes() -> dict[str, dict[str, Any]]:

@@ -29,9 +29,13 @@ PLUMBING = {
     "guiderail.service_guard",
     "guiderail.tracking",
     "guiderail.tracking_mlflow",
+    "guiderail.tracking_registry",
+    "guiderail.tracking_sender",
+    "guiderail.tracking_system",
+    "guiderail.tracking_traces",
 }
 PLUMBING |= {"guiderail.provenance", "guiderail.stages"} | {
-    f"guiderail.stages.{m}" for m in ("context", "paths", "meter")
+    f"guiderail.stages.{m}" for m in ("context", "paths", "meter", "describe", "promotion")
 }
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 

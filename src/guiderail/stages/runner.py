@@ -27,7 +27,7 @@ from pydantic import PrivateAttr
 
 from guiderail import provenance
 from guiderail.params import ParamError, Params, load
-from guiderail.stages import attempts, checks
+from guiderail.stages import attempts, checks, describe
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
@@ -194,9 +194,15 @@ def execute(
             tags=tags,
             state=work / "mlflow.json",
             moved=(out, final),
+            required=params.tracking.required,
+            traces=params.tracking.traces,
+            system=params.tracking.system_metrics,
+            upload=params.tracking.upload_model,
         )
         try:
             with tracker, meter:
+                tracker.note(describe.description(record, final, params.tracking.explorer))
+                tracker.inputs(describe.datasets(record))
                 tracker.params({"params": record["params"]} | job.axes)
                 ctx = StageContext(
                     params,
