@@ -44,7 +44,7 @@ FLOORS = [
     {"report"},
     {"stages"},
     {"status"},
-    {"cli", "commands", "doctor", "__main__"},
+    {"cli", "commands", "doctor", "reference", "reference_algorithms", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves

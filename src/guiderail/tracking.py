@@ -3,8 +3,8 @@
 Guarantees: `log` appends a line to curves.jsonl at once and never waits for MLflow; everything for MLflow is done by
 one background thread in batches (`tracking_sender`), again where that may help, and delays the end of a stage by at
 most `CLOSE_S` seconds. What did not get through is said at the end, with the command that sends it again, and fails the
-stage only where `tracking.required` asks for that. One flat run per stage execution (a resumed attempt goes on in the same
-run), grouped by tags. Default store: sqlite `mlflow.db` and `mlartifacts/` in the current directory;
+stage only where `tracking.required` asks for that. One flat run per stage execution (a resumed attempt goes on in the
+same run), grouped by tags. Default store: sqlite `mlflow.db` and `mlartifacts/` in the current directory;
 `MLFLOW_TRACKING_URI` wins.
 """
 
@@ -34,15 +34,16 @@ class TrackingError(Explained, RuntimeError):
 class Tracker:
     """One MLflow run of one stage execution. All methods return at once.
 
-    `curves`: file for `log`. `tags`: run tags. `state`: file that keeps the run id for a resumed attempt. `moved`:
-    (from, to) directories, for artefacts that the runner renames before the thread came to upload them. `required`:
+    `curves`: file for `log` (None: the record is written already). `tags`: run tags. `state`: file that keeps the run id
+    for a resumed attempt. `moved`: (from, to) directories, for artefacts that the runner renames before the thread came
+    to upload them. `required`:
     `close` raises TrackingError when something was lost. `traces`: episodes shown as traces per call of `episodes`.
     `system`: log the machine's use. `upload`: send the weights of registered models along.
     """
 
     def __init__(
         self,
-        curves: Path,
+        curves: Path | None,
         *,
         enabled: bool = True,
         experiment: str = "guiderail",
@@ -56,7 +57,7 @@ class Tracker:
         system: bool = False,
         upload: bool = False,
     ) -> None:
-        self.curves = Curves(curves)
+        self.curves = Curves(curves) if curves is not None else None
         self.run_name = run_name
         self._tags = dict(tags or {})
         self._moved, self._uri = moved, uri or tracking_uri()
@@ -76,12 +77,14 @@ class Tracker:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Append a row to curves.jsonl and hand the points to MLflow (in batches)."""
-        self.curves.append(metrics, step)
+        if self.curves is not None:
+            self.curves.append(metrics, step)
         self._point(metrics, step)
 
     def rewind(self, step: int) -> None:
         """A stage that resumes at `step` calls this first: rows at or after it are dropped from curves.jsonl."""
-        self.curves.rewind(step)
+        if self.curves is not None:
+            self.curves.rewind(step)
 
     def params(self, params: Mapping[str, Any]) -> None:
         """Log parameters; nested mappings become dotted keys."""

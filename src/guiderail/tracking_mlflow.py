@@ -71,13 +71,9 @@ class MlflowRun:
         root: folder for artefacts and the lock of a local store. state: file that keeps the run id for a resumed
         attempt. wait_s: longest wait for the lock (then filelock.Timeout).
         """
-        _set_quiet()
         local = uri.startswith("sqlite:")
+        client = _client(uri, root, wait_s)
         with _store_lock(root, wait_s):
-            _hush()
-            from mlflow import MlflowClient
-
-            client = open_store(uri) if local else MlflowClient(uri)
             found = client.get_experiment_by_name(experiment)
             if found is not None:
                 number = found.experiment_id
@@ -90,6 +86,19 @@ class MlflowRun:
             if state is not None:
                 state.write_text(json.dumps({"uri": uri, "run": run}))
         return cls(client, run, number, local, root)
+
+    @staticmethod
+    def holds(uri: str, root: Path, experiment: str, digest: str, points: Mapping[str, int]) -> bool:
+        """Whether the store has a finished run with this `digest` tag and so many points of each curve."""
+        client = _client(uri, root, LOCK_S)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            return False
+        wanted = f"tags.digest = '{digest}' and attributes.status = 'FINISHED'"
+        for run in client.search_runs([found.experiment_id], wanted):
+            if all(len(client.get_metric_history(run.info.run_id, k)) >= n for k, n in points.items()):
+                return True
+        return False
 
     def params(self, flat: Mapping[str, Any]) -> None:
         """Log parameters."""
@@ -165,6 +174,16 @@ class MlflowRun:
         assert self.root is not None
         with _store_lock(self.root, LOCK_S):
             yield
+
+
+def _client(uri: str, root: Path, wait_s: float) -> Any:
+    """A client of the store at `uri`; a local one is made or migrated first, by one process at a time."""
+    _set_quiet()
+    with _store_lock(root, wait_s):
+        _hush()
+        from mlflow import MlflowClient
+
+        return open_store(uri) if uri.startswith("sqlite:") else MlflowClient(uri)
 
 
 def _resumed(client: Any, uri: str, state: Path | None) -> str | None:

@@ -2,8 +2,8 @@
 
 Guarantees: the stage never waits for it but at the end, and there no longer than `close_s`; a point or job whose
 sending failed in a way that may pass (a locked database, a refused or silent server, a server's own fault) is sent
-again until it is through or the stage has ended; whatever is given up is counted by kind, with the first reason. Sending a point
-twice changes nothing (MLflow keeps one).
+again until it is through or the stage has ended; whatever is given up is counted by kind, with the first reason.
+Sending a point twice changes nothing (MLflow keeps one).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from guiderail.params import Params
 from guiderail.stages.paths import tasks_json
 from guiderail.tasks.manifest_file import read
 from guiderail.tracking_mlflow import DataSet
+from guiderail.workflow.spec import Job
 
 MEASURED = ("evaluate", "evaluate_model", "report")
 EPISODES = ("demos", "rl", "evaluate")
@@ -47,6 +48,18 @@ def differences(used: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of a record that are not the defaults of the code, by dotted key."""
     default = flatten(Params().model_dump(mode="json"))
     return {k: v for k, v in flatten(used).items() if k in default and default[k] != v}
+
+
+def tags_of(job: Job, record: dict[str, Any]) -> dict[str, str]:
+    """The tags of a run, for filters."""
+    tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
+    tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
+    tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
+    manifest = tasks_json()
+    if job.stage not in ("provision", "pretrain") and manifest.exists():
+        head = read(manifest)
+        tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
+    return tags
 
 
 def datasets(record: Mapping[str, Any]) -> list[DataSet]:

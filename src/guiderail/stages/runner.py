@@ -31,9 +31,8 @@ from guiderail.stages import attempts, checks, describe
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
-from guiderail.stages.paths import WORK, tasks_json
+from guiderail.stages.paths import WORK
 from guiderail.stages.pretrain_options import read_options
-from guiderail.tasks.manifest_file import read
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
 
@@ -179,7 +178,8 @@ def execute(
         only_one(work / "lock", f"{busy} ({work}); wait for it or stop it"),
         _terminated_as(143),
     ):
-        tags = _tags(job, record)
+        tags = describe.tags_of(job, record)
+        tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
@@ -264,18 +264,6 @@ def _forget(work: Path) -> None:
     for parent in (work.parent, work.parent.parent):
         if parent.exists() and not any(parent.iterdir()):
             parent.rmdir()
-
-
-def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
-    tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
-    tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
-    tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
-    tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
-    manifest = tasks_json()
-    if job.stage not in ("provision", "pretrain") and manifest.exists():
-        head = read(manifest)
-        tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
-    return tags
 
 
 @contextmanager
