@@ -42,8 +42,8 @@ def params_page(spec: Spec) -> str:
     lines = [
         "# Parameters",
         "",
-        "All keys of `params.yaml` with the values of the code (`guiderail preset default` may differ). *Re-runs* names",
-        "the stages that depend on a key, after `dvc.yaml`; a dash is a knob of the machine, which changes no result.",
+        "All keys of `params.yaml` with the values of the code (`guiderail preset default` may differ). *Re-runs*",
+        "names the stages that depend on a key, after `dvc.yaml`; a dash is a knob of the machine.",
     ]
     for key, field in Params.model_fields.items():
         value = getattr(Params(), key)

@@ -34,11 +34,10 @@ class TrackingError(Explained, RuntimeError):
 class Tracker:
     """One MLflow run of one stage execution. All methods return at once.
 
-    `curves`: file for `log` (None: the record is written already). `tags`: run tags. `state`: file that keeps the run id
+    `curves`: file for `log` (None: the record is there already). `tags`: run tags. `state`: file that keeps the run id
     for a resumed attempt. `moved`: (from, to) directories, for artefacts that the runner renames before the thread came
-    to upload them. `required`:
-    `close` raises TrackingError when something was lost. `traces`: episodes shown as traces per call of `episodes`.
-    `system`: log the machine's use. `upload`: send the weights of registered models along.
+    to upload them. `required`: `close` raises TrackingError when something was lost. `traces`: episodes shown as traces
+    per call of `episodes`. `system`: log the machine's use. `upload`: send the weights of registered models along.
     """
 
     def __init__(

@@ -21,6 +21,8 @@ from typing import Any
 from filelock import FileLock
 
 LOCK_S = 60.0
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's pages begin with runs, not with chat traces
+DIGEST = 16  # characters of a dataset's digest that are shown; MLflow keeps 36 at most
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -79,7 +81,7 @@ class MlflowRun:
                 number = found.experiment_id
             else:
                 where = (root / "mlartifacts").as_uri() if local else None
-                number = client.create_experiment(experiment, artifact_location=where)
+                number = client.create_experiment(experiment, artifact_location=where, tags=KIND)
         run = _resumed(client, uri, state)
         if run is None:
             run = client.create_run(number, run_name=name or None, tags=dict(tags)).info.run_id
@@ -146,14 +148,14 @@ class MlflowRun:
             self.client.set_tag(self.run, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*known, entry]))
 
     def inputs(self, datasets: Sequence[DataSet]) -> None:
-        """Log what the run read. MLflow keeps 36 characters of a digest; the whole one stands in the profile."""
+        """Log what the run read. The start of each digest is shown, the whole one stands in the profile."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         made = []
         for d in datasets:
             source = json.dumps({"uri": d.path})
             profile = json.dumps({"digest": d.digest, **d.counts})
-            entity = Dataset(d.name, d.digest[:36], "local", source, schema=None, profile=profile)
+            entity = Dataset(d.name, d.digest[:DIGEST], "local", source, schema=None, profile=profile)
             made.append(DatasetInput(entity, tags=[InputTag("mlflow.data.context", d.context)]))
         self.client.log_inputs(self.run, datasets=made)
 
