@@ -36,7 +36,7 @@ lint: setup  ## what CI also looks at
 	snakemake --lint
 
 docs: setup  ## the documentation as a site, in site/index.html
-	mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 figure:  ## docs/rulegraph.svg again (needs graphviz); edges that follow from others are left out
 	snakemake --rulegraph | tred | dot -Tsvg -Grankdir=LR > docs/rulegraph.svg

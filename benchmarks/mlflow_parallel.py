@@ -5,8 +5,8 @@
     python benchmarks/mlflow_parallel.py --cost                           # seconds that tracking adds to a stage
 
 Every run is a process with a Tracker of its own that logs `--metrics` metrics a step. Afterwards all points are counted
-in the store. Prints one line of JSON; exit status 1 when a point is missing or a run failed. `--cost` runs the same loop
-(a stage that works `--seconds`) with tracking off and on, in turn, and prints the difference of the medians.
+in the store. Prints one line of JSON; exit status 1 when a point is missing or a run failed. `--cost` runs the same
+loop (a stage that works `--seconds`) with tracking off and on, in turn, and prints the difference of the medians.
 """
 
 from __future__ import annotations
