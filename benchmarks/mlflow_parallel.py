@@ -46,6 +46,7 @@ def parallel(a: argparse.Namespace, folder: Path) -> int:
     from guiderail.tracking_mlflow import tracking_uri
 
     env = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"} | {"OMP_NUM_THREADS": "1"}
+    env["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     store = f"sqlite:///{folder / 'mlflow.db'}"
     with ExitStack() as stack:
         if a.server:

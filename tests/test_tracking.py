@@ -81,18 +81,23 @@ def test_dead_server_warns_once_and_is_bounded(tmp_path, black_hole, kind, monke
 
 PARALLEL = """
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from guiderail import tracking
 from guiderail.tracking import Tracker
 tracking.CLOSE_S = 280.0
-with Tracker(Path(sys.argv[1] + ".jsonl"), run_name=sys.argv[1]) as t:
+names = [f"{sys.argv[1]}-{i}" for i in range(14)]
+with ExitStack() as stack:
+    runs = [stack.enter_context(Tracker(Path(n + ".jsonl"), run_name=n, required=True)) for n in names]
     for step in range(50):
-        t.log({"a": float(step)}, step)
+        for t in runs:
+            t.log({"a": float(step)}, step)
 """
 
 
 def test_sqlite_store_gets_everything(tmp_path, monkeypatch):
-    """Three processes meet on a fresh store (parallel migrations kill it); then one run is followed in detail."""
+    """42 runs of three processes meet on a fresh store (parallel migrations kill it, writers lock it) and lose no point;
+    then one run is followed in detail."""
     from mlflow import MlflowClient
 
     env = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
@@ -109,7 +114,8 @@ def test_sqlite_store_gets_everything(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     client = MlflowClient(tracking.tracking_uri())
     experiment = client.get_experiment_by_name("guiderail")
-    assert {r.info.run_name for r in client.search_runs([experiment.experiment_id])} == {"p0", "p1", "p2"}
+    wanted = {f"p{i}-{k}" for i in range(3) for k in range(14)}
+    assert {r.info.run_name for r in client.search_runs([experiment.experiment_id])} == wanted
     for run in client.search_runs([experiment.experiment_id]):
         assert [m.step for m in client.get_metric_history(run.info.run_id, "a")] == list(range(50))
         assert run.info.status == "FINISHED"

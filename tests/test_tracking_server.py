@@ -22,11 +22,11 @@ def server(tmp_path_factory):
     store = f"sqlite:///{folder / 'mlflow.db'}"
     cmd = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--host", "127.0.0.1"]
     cmd += ["--port", "{port}", "--workers", "1", "--artifacts-destination", str(folder / "kept")]
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     ready = "http://127.0.0.1:{port}/health"
     with (
         pytest.MonkeyPatch.context() as patch,
-        service(cmd, "mlflow", ready_url=ready, timeout=300, env=quiet, log=folder / "log") as running,
+        service(cmd, "mlflow", ready_url=ready, timeout=600, env=quiet, log=folder / "log") as running,
         door(int(running.url.rsplit(":", 1)[1]), TOKEN) as url,
     ):
         patch.chdir(folder)
