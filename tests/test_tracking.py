@@ -96,8 +96,8 @@ with ExitStack() as stack:
 
 
 def test_sqlite_store_gets_everything(tmp_path, monkeypatch):
-    """42 runs of three processes meet on a fresh store (parallel migrations kill it, writers lock it) and lose no point;
-    then one run is followed in detail."""
+    """42 runs of three processes meet on a fresh store (parallel migrations kill it, writers lock it); no point
+    is lost. Then one run is followed in detail."""
     from mlflow import MlflowClient
 
     env = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
