@@ -128,10 +128,13 @@ class Tracker:
 
     def episodes(self, episodes: Sequence[Callable[[], TracedEpisode]]) -> None:
         """Show the first of them as traces, as many as params.yaml asks for; those beyond are not even made."""
-        for make in episodes[: self._traces]:
-            if self._sender is not None:
+        for make in episodes[: self._traces] if self._sender is not None else ():
+            try:
                 episode = make()
-                self._put("traces", lambda run, e=episode: send(run, e))  # type: ignore[misc]
+            except Exception as e:  # a view that cannot be made is no reason to fail the stage
+                self._sender.give_up("traces", e)
+                continue
+            self._put("traces", lambda run, e=episode: send(run, e))  # type: ignore[misc]
 
     def log_cost(self, cost: Mapping[str, float]) -> None:
         """Log seconds and memory as metrics of the run only: they are not part of the curves."""

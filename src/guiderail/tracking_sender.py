@@ -61,7 +61,7 @@ class Sender:
         self._closing.set()
         self._thread.join(limit)
         if self._thread.is_alive():
-            self._give_up("", TimeoutError("it did not answer in time"), say=True)
+            self.give_up("", TimeoutError("it did not answer in time"))
             self._count_rest()
 
     def _work(self) -> None:
@@ -103,7 +103,7 @@ class Sender:
                 kind = trouble(e)
                 over = time.monotonic() + pause > self._deadline
                 if kind == "wrong" or over or (last and kind == "away"):
-                    self._give_up(what, e, count, say=True)
+                    self.give_up(what, e, count)
                     return None
                 if kind == "away":
                     self._warn(f"{short(e)}; trying again until the stage ends")
@@ -112,12 +112,12 @@ class Sender:
                     time.sleep(pause * self._pace)
                 pause = min(2 * pause, LAST_PAUSE_S)
 
-    def _give_up(self, what: str, e: BaseException, count: int = 1, say: bool = False) -> None:
+    def give_up(self, what: str, e: BaseException, count: int = 1) -> None:
+        """Count `count` of `what` as lost for the reason `e`, and say so."""
         if what:
             self.lost[what] += count
         self.reason = self.reason or short(e)
-        if say:
-            self._warn(short(e))
+        self._warn(short(e))
 
     def _count_rest(self) -> None:
         with self._lock:

@@ -69,8 +69,8 @@ def datasets(record: Mapping[str, Any]) -> list[DataSet]:
     for path, digest in record["inputs"].items():
         if path.startswith(("src/", "plugins/")):
             continue
-        if Path(path) == tasks_json():
-            head = read(path)
+        head = read(path) if Path(path) == tasks_json() else {}
+        if {"suite", "hash", "splits"} <= head.keys():
             counts = {k: len(v) for k, v in head["splits"].items()}
             found.append(DataSet(f"tasks of {head['suite']}", str(head["hash"]), path, context, counts))
         else:
