@@ -263,7 +263,11 @@ def _ui(args: argparse.Namespace) -> None:
         raise SystemExit("guiderail ui: no `mlflow` command; install the package's dependencies again")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # jobs of judges: processes nobody here asks
-    print(f"runs: http://127.0.0.1:{args.port}/#/experiments (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(
+        f"runs: http://127.0.0.1:{args.port}/#/experiments?workflowType=machine_learning (Ctrl-C ends it)",
+        file=sys.stderr,
+        flush=True,
+    )
     where = ["--backend-store-uri", tracking_uri(), "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
     os.execv(program, ["mlflow", "ui", *where])
 

@@ -128,7 +128,9 @@ class Tracker:
 
     def episodes(self, episodes: Sequence[Callable[[], TracedEpisode]]) -> None:
         """Show the first of them as traces, as many as params.yaml asks for; those beyond are not even made."""
-        for make in episodes[: self._traces] if self._sender is not None else ():
+        if self._sender is None:
+            return
+        for make in episodes[: self._traces]:
             try:
                 episode = make()
             except Exception as e:  # a view that cannot be made is no reason to fail the stage

@@ -90,7 +90,7 @@ class Sender:
             points, self._points = self._points, []
         for i in range(0, len(points), 1000):
             part = points[i : i + 1000]
-            self._persist(POINTS, lambda part=part: run.metrics(part) or True, count=len(part))  # type: ignore[misc]
+            self._persist(POINTS, lambda part=part: run.metrics(part), count=len(part))  # type: ignore[misc]
 
     def _persist(self, what: str, do: Callable[[], Any], count: int = 1) -> Any:
         """`do()`, again and again while that may help; None when it was given up."""

@@ -102,12 +102,14 @@ def _uri(run: MlflowRun) -> str:
 def _store(run: MlflowRun, info: Any, spans: list[Any], data: Any, add_sizes: Any, client: Any) -> None:
     """Spans, then the trace, then the frames: the way MLflow's own exporter goes, but errors are raised."""
     from mlflow.entities import Trace
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.tracing.utils.artifact_utils import get_artifact_uri_for_trace
 
     client.log_spans(run.experiment, spans)
     add_sizes(Trace(info=info, data=data))
     stored = client.start_trace(info)
     attachments = {k: v for s in spans for k, v in s._attachments.items()}
     if attachments:
-        repository = client._get_artifact_repo_for_trace(stored)
+        repository = get_artifact_repository(get_artifact_uri_for_trace(stored), tracking_uri=_uri(run))
         for number, attachment in attachments.items():
             repository.upload_attachment(number, attachment.content_bytes)
