@@ -76,12 +76,7 @@ class MlflowRun:
         local = uri.startswith("sqlite:")
         client = _client(uri, root, wait_s)
         with _store_lock(root, wait_s):
-            found = client.get_experiment_by_name(experiment)
-            if found is not None:
-                number = found.experiment_id
-            else:
-                where = (root / "mlartifacts").as_uri() if local else None
-                number = client.create_experiment(experiment, artifact_location=where, tags=KIND)
+            number = _experiment(client, experiment, (root / "mlartifacts").as_uri() if local else None)
         run = _resumed(client, uri, state)
         if run is None:
             run = client.create_run(number, run_name=name or None, tags=dict(tags)).info.run_id
@@ -176,6 +171,21 @@ class MlflowRun:
         assert self.root is not None
         with _store_lock(self.root, LOCK_S):
             yield
+
+
+def _experiment(client: Any, name: str, where: str | None) -> str:
+    """Id of the experiment `name`, made when there is none (by us, or on a server by somebody at the same moment)."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=where, tags=KIND))
+        except MlflowException as e:
+            if e.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    return str(found.experiment_id)
 
 
 def _client(uri: str, root: Path, wait_s: float) -> Any:
