@@ -136,7 +136,7 @@ def check_read(recipe: str, own: Mapping[str, Any], rl: Rl) -> None:
         if kind not in READS.get(key, {kind}):
             raise ValueError(
                 f"recipes.{recipe}.{key}: algorithm {rl.algorithm} does not read it (only "
-                f"{' and '.join(sorted(READS[key]))}): leave it out"
+                f"{' and '.join(sorted(READS[key] - {OWN}) or [OWN])}): leave it out"
             )
     if "ddof" in own and rl.algorithm == "step_wise" and rl.step_wise.credit in ("outcome_anchored", "reference"):
         raise ValueError(f"recipes.{recipe}.ddof: credit {rl.step_wise.credit} does not read it: leave it out")
