@@ -1,5 +1,5 @@
 """The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
-consolidate, serve, selftest, pool, status, ui, view, replay.
+consolidate, serve, selftest, pool, status, ui, track, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -41,6 +41,7 @@ around it:
   pool        list machines of a pool, end orphans, show costs
   status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
+  track       send outputs to MLflow that it does not have
   view        look at the episodes in the browser
   replay      play a stored episode again
 
@@ -262,9 +263,25 @@ def _ui(args: argparse.Namespace) -> None:
     if program is None:
         raise SystemExit("guiderail ui: no `mlflow` command; install the package's dependencies again")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    print(f"runs: http://127.0.0.1:{args.port}/#/experiments (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # jobs of judges: processes nobody here asks
+    print(
+        f"runs: http://127.0.0.1:{args.port}/#/experiments?workflowType=machine_learning (Ctrl-C ends it)",
+        file=sys.stderr,
+        flush=True,
+    )
     where = ["--backend-store-uri", tracking_uri(), "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
     os.execv(program, ["mlflow", "ui", *where])
+
+
+def _track_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("folders", nargs="*", metavar="FOLDER", help="outputs, or folders of them (default: results)")
+
+
+def _track(args: argparse.Namespace) -> None:
+    from guiderail.params import load
+    from guiderail.stages import track
+
+    track.run([Path(f) for f in args.folders or ["results"]], load().tracking)
 
 
 def _consolidate_options(p: argparse.ArgumentParser) -> None:
@@ -379,6 +396,10 @@ EXTRA = {
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
+    "track": (
+        "Send stored outputs to MLflow that it does not have whole: what they say of themselves, and their curves.",
+        _track_options,
+    ),
     "view": ("Look at stored episodes in the browser: filters, search, frames, groups. Follows a run.", _view_options),
     "replay": (
         "Play a stored episode again from its seed: its recorded actions, or with --policy what the checkpoint says.\n"
@@ -401,6 +422,7 @@ RUN = {
     "manifest": _manifest,
     "status": _status,
     "ui": _ui,
+    "track": _track,
     "view": _view,
     "replay": _replay,
 }

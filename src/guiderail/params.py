@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from guiderail import plugins
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
 from guiderail.params_desktop import Desktop
 from guiderail.params_engine import Engine
 from guiderail.params_prm import Prm
-from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
+from guiderail.params_train import ALGORITHMS, Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -96,10 +97,17 @@ class Prompt(Section):
     max_new_tokens: int = Field(28, ge=4, le=4096)
 
 
+PROVIDERS = ("local_browser", "local_desktop", "docker", "aws", "volcengine", "aliyun")
+
+
 class Env(Section):
     """The environment pool."""
 
-    provider: Literal["local_browser", "local_desktop", "docker", "aws", "volcengine", "aliyun"] = "local_browser"
+    provider: str = Field(
+        "local_browser",
+        description=f"{', '.join(PROVIDERS)}, or a file listed in plugins.providers.",
+        json_schema_extra={"anyOf": [{"enum": list(PROVIDERS)}, {"pattern": "^[a-z][a-z0-9_]*$"}]},
+    )
     slots: int = Field(32, ge=1, le=1024, description="Pages in parallel.")
     browser: str = Field("", description="Path of a Chromium; empty = find one.")
     step_ms: int = Field(300, ge=0, le=60_000, description="Virtual milliseconds a page lives after an action.")
@@ -205,6 +213,23 @@ class Evaluate(Section):
         return self
 
 
+class Plugins(Section):
+    """Files of your own under plugins/, by name; see plugins/README.md."""
+
+    tasks: list[str] = Field([], description="Suites: plugins/tasks/NAME.py.")
+    providers: list[str] = Field([], description="Providers of machines: plugins/providers/NAME.py.")
+    algorithms: list[str] = Field([], description="RL algorithms: plugins/algorithms/NAME.py.")
+
+    @field_validator("tasks", "providers", "algorithms")
+    @classmethod
+    def _named(cls, values: list[str]) -> list[str]:
+        _once(values)
+        for v in values:
+            if not plugins.NAME.fullmatch(v):
+                raise ValueError(f"{v!r}: give the file's name without .py: a-z, 0-9 and _, a letter first")
+        return values
+
+
 class Report(Section):
     """The report."""
 
@@ -216,6 +241,13 @@ class Tracking(Section):
 
     enabled: bool = True
     experiment: str = "guiderail"
+    required: bool = Field(False, description="Fail a stage when something of it did not reach MLflow; else say so.")
+    traces: int = Field(
+        2, ge=0, le=1000, description="Episodes shown as traces: of each evaluated checkpoint, and whenever RL saves."
+    )
+    system_metrics: bool = Field(True, description="CPU, memory, disk, network and GPU of the machine, every 10 s.")
+    upload_model: bool = Field(False, description="Send merged weights to the artifact store; else a reference.")
+    explorer: str = Field("http://127.0.0.1:8766", description="Where `guiderail view` answers, for links.")
 
 
 def _default_recipes() -> dict[str, dict[str, Any]]:
@@ -254,12 +286,19 @@ class Params(Section):
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
     evaluate: Evaluate = Evaluate()
+    plugins: Plugins = Plugins()
     report: Report = Report()
     tracking: Tracking = Tracking()
 
     @model_validator(mode="after")
     def _cloud_fits(self) -> Params:
         check_cloud(self.env.provider, self.env.cloud)
+        return self
+
+    @model_validator(mode="after")
+    def _names_known(self) -> Params:
+        _known("env.provider", self.env.provider, PROVIDERS, "providers", self.plugins.providers)
+        _known("rl.algorithm", self.rl.algorithm, ALGORITHMS, "algorithms", self.plugins.algorithms)
         return self
 
     @model_validator(mode="after")
@@ -289,6 +328,8 @@ class Params(Section):
             except ValidationError as e:
                 lines = (explain(x, Rl, f"recipes.{where}") for x in e.errors() if x["loc"][0] in own)
                 raise ValueError("\n".join(lines)) from None
+            where_algorithm = f"recipes.{where}.algorithm"
+            _known(where_algorithm, found[-1].algorithm, ALGORITHMS, "algorithms", self.plugins.algorithms)
             check_read(where, own, found[-1])
             self._fits(where, own, found[-1])
         if any((p.mode, p.lora) != (found[0].mode, found[0].lora) for p in found):
@@ -356,6 +397,14 @@ class Params(Section):
         return Rl.model_validate_json(json.dumps(overridden(self.rl.model_dump(), own)), strict=True)
 
 
+def _known(key: str, value: str, ours: Sequence[str], kind: str, own: Sequence[str]) -> None:
+    """Raise ValueError unless `value` is a name of ours or of a plugin that params.yaml names."""
+    if value in ours or value in own:
+        return
+    near = nearest(value, [*ours, *own])
+    raise ValueError(f"{key} = {value!r}: must be one of {', '.join(ours)}, or be listed in plugins.{kind}. {near}")
+
+
 def parse(raw: object, source: str = "params.yaml") -> Params:
     """Check a tree of plain values. Raises ParamError with one line per problem, each beginning with `source`."""
     try:
@@ -370,7 +419,8 @@ def parse(raw: object, source: str = "params.yaml") -> Params:
 
 
 def load(path: str | Path = "params.yaml") -> Params:
-    """Read and check parameters; every key must be there. Raises ParamError with one line per problem."""
+    """Read and check parameters, every key must be there; load the plugins they name and no others. Raises ParamError
+    with one line per problem."""
     try:
         raw = read_yaml(path)
     except YamlError as e:
@@ -387,7 +437,22 @@ def load(path: str | Path = "params.yaml") -> Params:
             f"{path}: missing: {named}. Every parameter must be in it (DVC tracks each). Add them, or let "
             "`guiderail preset NAME --force` write a whole file."
         )
+    load_plugins(params, str(path))
     return params
+
+
+def load_plugins(params: Params, source: str = "params.yaml") -> None:
+    """Load the plugins of `params`, and check the options of their algorithms. Raises ParamError."""
+    try:
+        plugins.activate(params.plugins.model_dump())
+    except plugins.PluginError as e:
+        raise ParamError(f"{source}: {e}") from None
+    for recipe in params.recipes:
+        for rl in params.phases_for(recipe):
+            own = plugins.find("algorithms", rl.algorithm)
+            unknown = sorted(set(rl.options) - set(own.options)) if own is not None else []
+            if unknown:
+                raise ParamError(f"{source}: recipes.{recipe}.options.{unknown[0]}: {nearest(unknown[0], own.options)}")
 
 
 def _missing(raw: Mapping[str, Any], full: Mapping[str, Any], prefix: str = "") -> list[str]:

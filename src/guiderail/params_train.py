@@ -11,6 +11,8 @@ from guiderail.param_section import Section
 from guiderail.params_endpoint import Endpoint
 from guiderail.params_judge import Voting
 
+ALGORITHMS = ("grpo", "step_wise", "semi_online")
+OWN = "an algorithm of plugins.algorithms"
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -120,7 +122,8 @@ READS: dict[str, frozenset[str]] = {  # keys that not every algorithm reads -> t
     "baseline": frozenset({"grpo"}),
     "scale": frozenset({"grpo"}),
     "ddof": frozenset({"grpo", "step_wise"}),
-    "reward_failure": frozenset({"grpo", "step_wise"}),
+    "reward_failure": frozenset({"grpo", "step_wise", OWN}),
+    "options": frozenset({OWN}),
     "step_wise": frozenset({"step_wise"}),
     "semi_online": frozenset({"semi_online"}),
 }
@@ -128,11 +131,12 @@ READS: dict[str, frozenset[str]] = {  # keys that not every algorithm reads -> t
 
 def check_read(recipe: str, own: Mapping[str, Any], rl: Rl) -> None:
     """A recipe must not set what its algorithm does not read. Raises ValueError naming the key."""
+    kind = rl.algorithm if rl.algorithm in ALGORITHMS else OWN
     for key in own:
-        if rl.algorithm not in READS.get(key, {rl.algorithm}):
+        if kind not in READS.get(key, {kind}):
             raise ValueError(
                 f"recipes.{recipe}.{key}: algorithm {rl.algorithm} does not read it (only "
-                f"{' and '.join(sorted(READS[key]))}): leave it out"
+                f"{' and '.join(sorted(READS[key] - {OWN}) or [OWN])}): leave it out"
             )
     if "ddof" in own and rl.algorithm == "step_wise" and rl.step_wise.credit in ("outcome_anchored", "reference"):
         raise ValueError(f"recipes.{recipe}.ddof: credit {rl.step_wise.credit} does not read it: leave it out")
@@ -169,7 +173,12 @@ class Rl(Optim):
 
     lr: float = Field(5e-4, gt=0, le=10)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    algorithm: Literal["grpo", "step_wise", "semi_online"] = "grpo"
+    algorithm: str = Field(
+        "grpo",
+        description="grpo, step_wise, semi_online, or a file listed in plugins.algorithms.",
+        json_schema_extra={"anyOf": [{"enum": list(ALGORITHMS)}, {"pattern": "^[a-z][a-z0-9_]*$"}]},
+    )
+    options: dict[str, float] = Field(default_factory=dict, description="Of an algorithm of plugins.algorithms.")
     iterations: int = Field(40, ge=1, le=1_000_000)
     groups: int = Field(16, ge=1, le=100_000, description="Task instances per iteration.")
     group_size: int = Field(8, ge=2, le=10_000, description="Rollouts per task instance.")

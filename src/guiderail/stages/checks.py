@@ -192,9 +192,9 @@ def check_screen(params: Params) -> None:
 
 def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:
     """A benchmark must exist, and have what it plays."""
-    from guiderail.tasks.suites import NAMES
+    from guiderail.tasks.suites import names
 
-    known = [*NAMES, *PROTOCOLS]
+    known = [*names(), *PROTOCOLS]
     if name not in known:
         raise ParamError(f"{where}{name!r}: no such benchmark. {nearest(name, known)}")
     if name == "sop" and not params.demos.recorded:

@@ -29,6 +29,7 @@ from guiderail.rollout.types import Episode
 from guiderail.seeds import derive_seed
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import Over
+from guiderail.stages.promotion import rolled_out
 from guiderail.tasks.recorded import Recording
 from guiderail.tasks.splits import rl_task
 from guiderail.tasks.types import TaskSpec
@@ -86,6 +87,8 @@ class Rollouts:
             sample.put(png)
             if iteration % self.rl.save_every == 0 and round == 0:
                 self.ctx.tracker.image(f"rollout/step{k}", png, at)
+        if iteration % self.rl.save_every == 0 and round == 0:
+            self.ctx.tracker.episodes([rolled_out(episodes[0], frames.get_png, at)])
 
 
 @dataclass(frozen=True)

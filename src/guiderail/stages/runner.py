@@ -27,13 +27,12 @@ from pydantic import PrivateAttr
 
 from guiderail import provenance
 from guiderail.params import ParamError, Params, load
-from guiderail.stages import attempts, checks
+from guiderail.stages import attempts, checks, describe
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
-from guiderail.stages.paths import WORK, tasks_json
+from guiderail.stages.paths import WORK
 from guiderail.stages.pretrain_options import read_options
-from guiderail.tasks.manifest_file import read
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
 
@@ -143,7 +142,7 @@ def run_evaluation(
     checks.check_benchmark(params, benchmark)
     checks.check_pool_url(attach.env_pool_url)
     job = Job("evaluate_model", {"model": model.as_posix(), "benchmark": benchmark})
-    code = [d for d in spec.raw_deps("evaluate") if d.startswith("src/")]
+    code = [d for d in spec.raw_deps("evaluate") if d.startswith(("src/", "plugins/"))]
     data = ["results/provision/tasks.json", *(["results/demos/recorded"] if benchmark == "sop" else [])]
     for needed in data:
         if not Path(needed).exists():
@@ -179,7 +178,8 @@ def execute(
         only_one(work / "lock", f"{busy} ({work}); wait for it or stop it"),
         _terminated_as(143),
     ):
-        tags = _tags(job, record)
+        tags = describe.tags_of(job, record)
+        tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
@@ -194,9 +194,15 @@ def execute(
             tags=tags,
             state=work / "mlflow.json",
             moved=(out, final),
+            required=params.tracking.required,
+            traces=params.tracking.traces,
+            system=params.tracking.system_metrics,
+            upload=params.tracking.upload_model,
         )
         try:
             with tracker, meter:
+                tracker.note(describe.description(record, final, params.tracking.explorer))
+                tracker.inputs(describe.datasets(record))
                 tracker.params({"params": record["params"]} | job.axes)
                 ctx = StageContext(
                     params,
@@ -258,18 +264,6 @@ def _forget(work: Path) -> None:
     for parent in (work.parent, work.parent.parent):
         if parent.exists() and not any(parent.iterdir()):
             parent.rmdir()
-
-
-def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
-    tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
-    tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
-    tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
-    tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
-    manifest = tasks_json()
-    if job.stage not in ("provision", "pretrain") and manifest.exists():
-        head = read(manifest)
-        tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
-    return tags
 
 
 @contextmanager
