@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def plan(keys: Sequence[np.ndarray], least: int = LEAST) -> Plan:
         raise ValueError("nothing to pack: every row needs at least one token")
     words = [k.astype(">u4") for k in keys]
     order = sorted(range(len(keys)), key=lambda i: words[i].tobytes())  # neighbours share the most
-    common = [0, *(_common(words[a], words[b]) for a, b in zip(order, order[1:], strict=False))]
+    common = [0, *(_common(words[a], words[b]) for a, b in pairwise(order))]
     segments: list[Segment] = []
     places = [np.empty(len(k), dtype=np.int64) for k in keys]
     at, todo = 0, [(0, len(order), 0, -1)]  # rows order[low:high] equal up to `depth`, which is laid out
@@ -71,7 +72,7 @@ def plan(keys: Sequence[np.ndarray], least: int = LEAST) -> Plan:
             at, depth = at + split - depth, split
         if high - low > 1:
             cuts = [low, *(i for i in range(low + 1, high) if common[i] == split), high]
-            todo += [(a, b, depth, parent) for a, b in reversed(list(zip(cuts, cuts[1:], strict=False)))]
+            todo += [(a, b, depth, parent) for a, b in reversed(list(pairwise(cuts)))]
     return Plan(segments, places)
 
 
@@ -99,9 +100,9 @@ class Block:
 
 
 def blocks(layout: Plan, like: Tensor, limit: int = BLOCK) -> list[Block]:
-    """Attention calls that cover the flat axis in order, each of one segment or of neighbours of together at most
-    `limit` tokens. like: gives dtype and device of the masks."""
-    segments = layout.segments
+    """Attention calls that cover the flat axis in order, each of neighbours of together at most `limit` tokens or of
+    one beginning. like: gives dtype and device of the masks."""
+    segments = _cut(layout.segments, limit)
     starts = np.concatenate([[0], np.cumsum([s.end - s.start for s in segments])])
     above = np.eye(len(segments), dtype=bool)  # [i, j]: segment i stands on j, or is it
     for i, s in enumerate(segments):
@@ -114,6 +115,20 @@ def blocks(layout: Plan, like: Tensor, limit: int = BLOCK) -> list[Block]:
         found.append(_block(segments, starts, above, first, last, like))
         first = last
     return found
+
+
+def _cut(segments: Sequence[Segment], limit: int) -> list[Segment]:
+    """Segments in pieces of at most `limit` tokens, each standing on the one before: a masked call computes what it
+    masks, and keys after a piece are not even there. Beginnings stay whole, for they need no mask."""
+    out: list[Segment] = []
+    last: list[int] = []  # of each segment, its last piece
+    for s in segments:
+        size = limit if s.parent >= 0 else s.end - s.start
+        for k, a in enumerate(range(s.start, s.end, size)):
+            above = len(out) - 1 if k else last[s.parent] if s.parent >= 0 else -1
+            out.append(Segment(s.row, a, min(a + size, s.end), above))
+        last.append(len(out) - 1)
+    return out
 
 
 def _block(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from guiderail.models.lean import LeanText
 from guiderail.models.packing import Block, Plan, blocks, plan
 from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
+from guiderail.params_train import Layout
 
-Layout = Literal["padded", "packed"]
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
 MASKED = -1e30  # finite, so that p * log p of a masked token is 0 and has a gradient of 0
 
@@ -257,8 +257,8 @@ class Policy:
         """Log-probs of the sampled tokens of `rows`, in row then span order; one forward, logits at span tokens only.
 
         temperature: divides the masked logits (0 counts as 1, as in sampling); None = each row's own. grad: build the
-        graph. layout: packed = all rows in one, equal beginnings computed once; the same to rounding. Raises RowMismatch for a row whose image tokens do not match its frames, ValueError for an empty or
-        leading span.
+        graph. layout: packed = all rows in one, equal beginnings computed once; the same to rounding. Raises
+        RowMismatch for a row whose image tokens do not match its frames, ValueError for an empty or leading span.
         """
         with torch.set_grad_enabled(grad):
             inputs, at, targets, scale, row_index = [], [], [], [], []
