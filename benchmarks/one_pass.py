@@ -169,21 +169,17 @@ def main() -> None:
     if not all(np.array_equal(answers[0], other) for other in answers):
         raise SystemExit("the kinds do not train the same tokens")
     took = timed(policy, frames, kinds, args.budget, args.rounds)
-    print(
-        f"\n{args.steps} steps, {len(answers[0])} trained tokens\n{'':>10}  rows  tokens  seconds  tokens x  seconds x"
-    )
+    print(f"\n{args.steps} steps, {len(answers[0])} trained tokens")
+    print("            rows  tokens  seconds  tokens x  seconds x")
     base = sum(len(r.ids) for r in kinds[chunk][0])
     for name, (rows, _) in kinds.items():
         tokens = sum(len(r.ids) for r in rows)
         ratio = statistics.median(x / y for x, y in zip(took[name], took[chunk], strict=True))
         seconds = statistics.median(took[name])
-        print(
-            f"{name:>10}  {len(rows):4d}  {tokens:6d}  {seconds:7.2f}  {tokens / base:8.2f}  {ratio:9.2f}", flush=True
-        )
+        print(f"{name:>10}  {len(rows):4d}  {tokens:6d}  {seconds:7.2f}  {tokens / base:8.2f}  {ratio:9.2f}")
 
-    print(
-        f"\n{args.siblings} siblings, chunk {args.chunk}\n{'steps':>10}  rows  tokens padded  packed  seconds padded  packed  tokens x  seconds x"
-    )
+    print(f"\n{args.siblings} siblings, chunk {args.chunk}")
+    print("steps  rows  tokens padded  packed  seconds padded  packed  tokens x  seconds x")
     for length in args.lengths:
         rows = [
             r
@@ -195,11 +191,9 @@ def main() -> None:
         run = {k: computed(policy, rows, frames, args.budget, layout) for k, (_, layout) in both.items()}
         ratio = statistics.median(x / y for x, y in zip(took["padded"], took["packed"], strict=True))
         s = {k: statistics.median(v) for k, v in took.items()}
-        print(
-            f"{length:>10}  {len(rows):4d}  {run['padded']:13d}  {run['packed']:6d}  {s['padded']:14.2f}  {s['packed']:6.2f}"
-            f"  {run['padded'] / run['packed']:8.2f}  {ratio:9.2f}",
-            flush=True,
-        )
+        tokens = f"{run['padded']:13d}  {run['packed']:6d}"
+        seconds = f"{s['padded']:14.2f}  {s['packed']:6.2f}"
+        print(f"{length:5d}  {len(rows):4d}  {tokens}  {seconds}  {run['padded'] / run['packed']:8.2f}  {ratio:9.2f}")
 
 
 if __name__ == "__main__":

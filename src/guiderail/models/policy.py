@@ -220,8 +220,15 @@ class Policy:
                 mask = calls[0].mask
         if text is not None:
             rope = text.rope(packed.embeds, packed.positions)
-            seen = {"visual_mask": packed.visual_mask, "deepstack": packed.deepstack}
-            return text(packed.embeds, rope, cache=cache, mask=mask, blocks=calls, **seen)
+            return text(
+                packed.embeds,
+                rope,
+                cache=cache,
+                mask=mask,
+                blocks=calls,
+                visual_mask=packed.visual_mask,
+                deepstack=packed.deepstack,
+            )
         out = self.model.model.language_model(
             inputs_embeds=packed.embeds,
             position_ids=packed.positions,
