@@ -13,6 +13,8 @@ from guiderail.params_judge import Voting
 
 ALGORITHMS = ("grpo", "step_wise", "semi_online")
 OWN = "an algorithm of plugins.algorithms"
+Layout = Literal["padded", "packed"]
+LAYOUT = "packed: the rows of a forward without padding, equal beginnings computed once; the same to rounding."
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -41,6 +43,7 @@ class Tuning(Optim):
     epochs: int = Field(6, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
+    layout: Layout = Field("padded", description=LAYOUT)
     mode: Literal["full", "lora"] = "full"
     lora: Lora = Lora()
     save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
@@ -186,6 +189,7 @@ class Rl(Optim):
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the rows of one iteration.")
     batch: int = Field(32, ge=1, le=100_000, description="Rows per optimiser step (accumulated).")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
+    layout: Layout = Field("padded", description=LAYOUT)
     clip_low: float = Field(0.2, ge=0, le=1)
     clip_high: float = Field(0.28, ge=0, le=100)
     dual_clip: float = Field(

@@ -86,7 +86,7 @@ def train(
                 steps = [
                     update(policy, learner, batch, index, scored, frames, rl, lr)
                     for epoch in range(rl.epochs)
-                    for index in minibatches(batch.episode, rl.batch, "rl", seed, iteration, epoch)
+                    for index in minibatches(batch.units(rl.layout), rl.batch, "rl", seed, iteration, epoch)
                 ]
 
                 metrics = rollout_metrics(gathered.fresh, sampled, collected - started) | gathered.metrics()
@@ -147,13 +147,13 @@ def score(
     logp: dict[int, Tensor] = {}
     entropy: dict[int, Tensor] = {}
     refs: dict[int, Tensor] = {}
-    for part in microbatches(batch.rows, range(len(batch.rows)), rl.micro_batch):
+    for part in microbatches(batch.rows, range(len(batch.rows)), rl.micro_batch, rl.layout):
         rows, sizes = [batch.rows[i] for i in part], batch.tokens(part).tolist()
-        out = policy.logprobs(rows, frames, temperature=None, entropy=True)
+        out = policy.logprobs(rows, frames, temperature=None, entropy=True, layout=rl.layout)
         logp |= dict(zip(part, torch.split(out.logp.cpu(), sizes), strict=True))
         entropy |= dict(zip(part, torch.split(out.entropy.cpu(), sizes), strict=True))
         if reference is not None:
-            ref = reference.logprobs(rows, frames, temperature=None).logp.cpu()
+            ref = reference.logprobs(rows, frames, temperature=None, layout=rl.layout).logp.cpu()
             refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
     order = range(len(batch.rows))
     fresh = [i for i in order if version is None or batch.version[i] == version]
@@ -188,7 +188,7 @@ def update(
 ) -> dict[str, float]:
     """One optimiser step on the rows `index`, gradients accumulated over micro-batches. Returns loss, clip fraction,
     gradient norm."""
-    parts = microbatches(batch.rows, index, rl.micro_batch)
+    parts = microbatches(batch.rows, index, rl.micro_batch, rl.layout)
     order = [i for part in parts for i in part]
     owner = torch.repeat_interleave(torch.arange(len(order)), batch.tokens(order))
     episodes = torch.tensor([batch.episode[i] for i in order])
@@ -196,7 +196,7 @@ def update(
     total, clips, at = 0.0, 0.0, 0
     for part in parts:
         rows, wants_entropy = [batch.rows[i] for i in part], rl.entropy_coef > 0
-        out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy)
+        out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy, layout=rl.layout)
         device = out.logp.device
 
         def of(per_row: list[Tensor], part: list[int] = part, device: torch.device = device) -> Tensor | None:
