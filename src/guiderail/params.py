@@ -225,6 +225,7 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "grpo_async": {"importance_cap": 2.0, "collection": {"mode": "async"}},
         "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
         "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
         "gui_rl": {
@@ -306,6 +307,11 @@ class Params(Section):
         for key, mode in (("sft.mode", self.sft.mode), (where["mode"], rl.mode)):
             if self.model.train_vision and mode == "lora":
                 raise ValueError(f"{key} = 'lora': an adapter holds no vision tower; model.train_vision needs full")
+        if rl.collection.mode == "async" and rl.collection.workers > 1 and self.engine.kind == "vllm":
+            raise ValueError(
+                f"{'recipes.' + recipe if 'collection' in own else 'rl'}.collection.workers = {rl.collection.workers}: "
+                "must be 1 with engine.kind vllm, whose server holds one version of the weights; raise engine.max_seqs"
+            )
         one, two = self.sft.lora, rl.lora
         if self.sft.mode == rl.mode == "lora" and (one.r, one.alpha) != (two.r, two.alpha):
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from guiderail.param_section import Section
+from guiderail.params_collection import Collection
 from guiderail.params_endpoint import Endpoint
 from guiderail.params_judge import Voting
 
@@ -218,6 +219,7 @@ class Rl(Optim):
     save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
     step_wise: StepWise = StepWise()
     semi_online: SemiOnline = SemiOnline()
+    collection: Collection = Collection()
 
     @field_validator("dual_clip")
     @classmethod
@@ -232,3 +234,12 @@ class Rl(Optim):
         if 0 < value < 1:
             raise ValueError("must be 0 (off) or at least 1, or rollouts of the current weights would be cut too")
         return value
+
+    @model_validator(mode="after")
+    def _stale_rollouts_weighed(self) -> Rl:
+        if self.collection.mode == "async" and self.collection.max_staleness and not self.importance_cap:
+            raise ValueError(
+                "collection.mode async trains on rollouts of older weights: set importance_cap to 1 or more (2 is "
+                "usual), or collection.max_staleness to 0"
+            )
+        return self

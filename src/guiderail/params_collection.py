@@ -1,0 +1,21 @@
+"""rl.collection of params.yaml: when rollouts are made, between the updates or all the while."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from guiderail.param_section import Section
+
+
+class Collection(Section):
+    """Whether training waits for its rollouts, or workers of their own go on making them (docs/async.md)."""
+
+    mode: Literal["sync", "async"] = "sync"
+    max_staleness: int = Field(
+        1, ge=0, le=1000, description="async: updates that the weights of a rollout may be behind those it trains."
+    )
+    workers: int = Field(1, ge=1, le=256, description="async: rounds of rollouts at a time; they share env.slots.")
+    restarts: int = Field(2, ge=0, le=1000, description="async: workers that may die before the stage gives up.")
+    replay: str = Field("", description="async: schedule.jsonl of an earlier run to follow; empty = as it comes.")

@@ -1,0 +1,116 @@
+"""The toy world of `worlds`, played by a producer's workers that hold weights of their own.
+
+Run as a script it trains in that world with a worker process, and can kill itself with SIGKILL in the middle:
+`python async_worlds.py run <work> <iteration to die in | -1>`; the worker is `python async_worlds.py worker <folder>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+from worlds import RL, MemoryLog, World, digest, make_learner, make_policy
+
+from guiderail.checkpoints.tensors import read_tensors
+from guiderail.models.frames import FrameStore
+from guiderail.params_collection import Collection
+from guiderail.rollout.producer import Producer
+from guiderail.rollout.schedule import Schedule
+from guiderail.rollout.versions import Versions
+from guiderail.rollout.wave import Cost, Order, Wave, shown
+from guiderail.rollout.workers import ProcessWorker, ThreadWorker, attend
+from guiderail.train import rl as rl_loop
+
+ASYNC = RL.model_copy(
+    update={"iterations": 5, "importance_cap": 2.0, "collection": Collection(mode="async"), "epochs": 1}
+)
+SLOTS = 8
+HEAD = {"phase": 0, "seed": 0, "groups": RL.groups}
+
+
+class Player:
+    """Plays waves with a policy of its own; `pace(wave)` seconds each. Counts the screens in use over all players."""
+
+    lock, in_use, most_in_use = threading.Lock(), 0, 0
+
+    def __init__(self, rl, pace=lambda wave: 0.0) -> None:
+        self.rl, self.pace = rl, pace
+        self.policy = make_policy()
+        self.learner = make_learner(self.policy, rl)
+        self.world = World(self.policy, rl)
+
+    def __call__(self, order: Order, check=lambda: None) -> Wave:
+        with Player.lock:
+            Player.in_use += order.slots
+            Player.most_in_use = max(Player.most_in_use, Player.in_use)
+        end = time.monotonic() + self.pace(order.wave)
+        while time.monotonic() < end:
+            check()
+            time.sleep(0.002)
+        self.learner.load(read_tensors(order.weights), {})
+        tasks = self.world.tasks(*divmod(order.wave, max(1, self.rl.filter_rounds)))
+        episodes, numbered = self.world.collect(tasks, order.version)
+        frames = FrameStore(None)
+        for sha in shown(episodes):
+            frames.put(numbered.get_png(sha))
+        with Player.lock:
+            Player.in_use -= order.slots
+        return Wave(order, episodes, frames, Cost(0.1, 0.05, 0.2), *self.policy.features.known(shown(episodes)))
+
+
+def run(work, rl=ASYNC, *, make=None, pace=lambda wave: 0.0, replay=None, before=lambda i: None, think=0.0, **options):
+    """(weights digest, log, totals, schedule) of an asynchronous run in `work`; `think`: seconds an update takes
+    longer."""
+    policy = make_policy()
+    learner, log = make_learner(policy, rl), MemoryLog()
+    schedule = Schedule(work / "schedule.jsonl", HEAD)
+    make = make or (lambda k: ThreadWorker(Player(rl, pace)))
+    c = rl.collection
+
+    def on_wave(wave, iteration, round):
+        policy.features.adopt(wave.vision, wave.features)
+        before(iteration)
+
+    def scored(iteration, rows):
+        time.sleep(think(iteration) if callable(think) else think)
+
+    options = {"workers": c.workers, "slots": SLOTS, "restarts": 0} | options
+    with Producer(
+        make,
+        iterations=rl.iterations,
+        max_staleness=c.max_staleness,
+        versions=Versions(work / "versions"),
+        schedule=schedule,
+        replay=replay,
+        on_wave=on_wave,
+        **options,
+    ) as producer:
+        totals = rl_loop.train(
+            policy, learner, producer, rl, seed=0, work=work, log=log, producer=producer, on_scored=scored
+        )
+    return digest(learner.named), log, totals, schedule
+
+
+def process_worker(folder: Path):
+    command = [sys.executable, __file__, "worker", str(folder)]
+    return lambda k: ProcessWorker(command, folder, f"toy worker {k}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] == "worker":
+        attend(Path(sys.argv[2]), Player(ASYNC))
+    work, after = Path(sys.argv[2]), int(sys.argv[3])
+
+    def die(iteration):
+        if iteration == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = run(work, make=process_worker(work / "worker"), before=die)
+    print(json.dumps({"digest": found[0]}))
