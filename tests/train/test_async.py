@@ -78,7 +78,7 @@ def test_a_schedule_is_followed_to_the_bit(tmp_path, whole):
 def test_two_workers_share_the_screens_and_overtake(tmp_path):
     """Wave 1 is slow, others pass it; it is too old by then, dropped, counted, and dropped again by who follows."""
     rl, Player.most_in_use = collection(workers=2), 0
-    found, log, totals, schedule = run(tmp_path / "a", rl, pace=lambda wave: 0.8 * (wave == 1), think=0.05)
+    found, log, _, schedule = run(tmp_path / "a", rl, pace=lambda wave: 0.8 * (wave == 1), think=0.05)
     assert 0 < Player.most_in_use <= SLOTS
     assert {t.slots for t in schedule.since(0)} == {SLOTS // 2}
     late = [t for t in schedule.since(0) if t.wave == 1]

@@ -51,7 +51,7 @@ class Versions:
                 file.unlink()
 
     def prune(self, newest: int, behind: int) -> None:
-        """Remove what is more than `behind` versions older than `newest`, but for `saved` and the `behind` before it."""
+        """Remove what is more than `behind` versions before `newest`, but for `saved` and the `behind` before it."""
         for version, file in self._all():
             if version < newest - behind and not self.saved - behind <= version <= self.saved:
                 file.unlink()

@@ -132,14 +132,18 @@ class ProcessWorker:
         order = self._order
         alive = self._alive()  # asked first: what it left behind is then all it will leave
         if order is None:
-            return None if alive else self._dead("while it had nothing to do")
+            if not alive:
+                raise self._dead("while it had nothing to do")
+            return None
         found, said = self.folder / f"wave-{order.wave:08d}", self.folder / f"wave-{order.wave:08d}.error"
         if found.exists():
             self._order = None
             return lambda: taken(found)
         if said.exists():
             raise WorkerError(f"{self._what(order)}: {said.read_text()}\n  its log: {self.log}")
-        return None if alive else self._dead(f"while it played {self._what(order)}")
+        if not alive:
+            raise self._dead(f"while it played {self._what(order)}")
+        return None
 
     def _alive(self) -> bool:
         try:
