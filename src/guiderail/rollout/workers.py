@@ -154,10 +154,9 @@ class ProcessWorker:
     def _what(self, order: Order) -> str:
         return f"{self.name}: wave {order.wave} (weights {order.version})"
 
-    def _dead(self, when: str) -> None:
-        raise WorkerDied(
-            f"{self.name}: its process {self._process.pid} died {when}; end of {self.log}:\n{tail(self.log)}"
-        )
+    def _dead(self, when: str) -> WorkerDied:
+        told = tail(self.log)
+        return WorkerDied(f"{self.name}: its process {self._process.pid} died {when}; end of {self.log}:\n{told}")
 
     def close(self) -> None:
         """See `Worker`."""
