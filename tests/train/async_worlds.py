@@ -1,20 +1,10 @@
-"""The toy world of `worlds`, played by a producer's workers that hold weights of their own.
-
-Run as a script it trains in that world with a worker process, and can kill itself with SIGKILL in the middle:
-`python async_worlds.py run <work> <iteration to die in | -1>`; the worker is `python async_worlds.py worker <folder>`.
-"""
+"""The toy world of `worlds`, played by a producer's workers that hold weights of their own."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
-import torch
 from worlds import RL, MemoryLog, World, digest, make_learner, make_policy
 
 from guiderail.checkpoints.tensors import read_tensors
@@ -24,7 +14,7 @@ from guiderail.rollout.producer import Producer
 from guiderail.rollout.schedule import Schedule
 from guiderail.rollout.versions import Versions
 from guiderail.rollout.wave import Cost, Order, Wave, shown
-from guiderail.rollout.workers import ProcessWorker, ThreadWorker, attend
+from guiderail.rollout.workers import ThreadWorker
 from guiderail.train import rl as rl_loop
 
 ASYNC = RL.model_copy(
@@ -95,22 +85,3 @@ def run(work, rl=ASYNC, *, make=None, pace=lambda wave: 0.0, replay=None, before
             policy, learner, producer, rl, seed=0, work=work, log=log, producer=producer, on_scored=scored
         )
     return digest(learner.named), log, totals, schedule
-
-
-def process_worker(folder: Path):
-    command = [sys.executable, __file__, "worker", str(folder)]
-    return lambda k: ProcessWorker(command, folder, f"toy worker {k}")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1] == "worker":
-        attend(Path(sys.argv[2]), Player(ASYNC))
-    work, after = Path(sys.argv[2]), int(sys.argv[3])
-
-    def die(iteration):
-        if iteration == after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    found = run(work, make=process_worker(work / "worker"), before=die)
-    print(json.dumps({"digest": found[0]}))

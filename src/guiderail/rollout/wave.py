@@ -2,7 +2,7 @@
 
 Guarantees: `read_wave` gives back the episodes, frames and vision features that `write_wave` was given, to the bit; a
 folder under its final name is whole as long as the machine does not crash (not fsynced: a wave can be made again). The
-digest of a wave is over what was sampled, not over times. Nothing is pickled.
+digest of a wave is over what was sampled, not over times. Nothing is pickled. Waves without features need no torch.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from guiderail.checkpoints.tensors import read_tensors, write_tensors
-from guiderail.models.features import Features
 from guiderail.models.frames import FrameStore
 from guiderail.rollout.store import read_episodes, write_episodes
 from guiderail.rollout.types import Episode
+
+if TYPE_CHECKING:
+    from guiderail.models.features import Features
 
 FRAMES = pa.schema({"sha": pa.string(), "png": pa.binary()})
 
@@ -99,7 +100,11 @@ def write_wave(final: Path, wave: Wave) -> None:
     rows = [{"sha": s, "png": wave.frames.get_png(s)} for s in shown(wave.episodes) if s in wave.frames]
     pq.write_table(pa.Table.from_pylist(rows, schema=FRAMES), beside / "frames.parquet", compression="none")
     grids = {s: list(f.grid) for s, f in wave.features.items()}
-    write_tensors({s: f.data.contiguous().cpu() for s, f in wave.features.items()}, beside / "features.safetensors")
+    if wave.features:
+        from guiderail.checkpoints.tensors import write_tensors
+
+        tensors = {s: f.data.contiguous().cpu() for s, f in wave.features.items()}
+        write_tensors(tensors, beside / "features.safetensors")
     head = {"order": asdict(wave.order) | {"weights": str(wave.order.weights)}, "cost": asdict(wave.cost)}
     (beside / "wave.json").write_text(json.dumps(head | {"vision": wave.vision, "grids": grids}))
     beside.rename(final)
@@ -111,7 +116,12 @@ def read_wave(folder: Path) -> Wave:
     frames = FrameStore(None)
     for row in pq.read_table(folder / "frames.parquet").to_pylist():
         frames.put(row["png"])
-    data = read_tensors(folder / "features.safetensors") if head["grids"] else {}
-    features = {s: Features(data[s], (g[0], g[1], g[2])) for s, g in head["grids"].items()}
+    features = {}
+    if head["grids"]:
+        from guiderail.checkpoints.tensors import read_tensors
+        from guiderail.models.features import Features
+
+        data = read_tensors(folder / "features.safetensors")
+        features = {s: Features(data[s], (g[0], g[1], g[2])) for s, g in head["grids"].items()}
     order = Order(**head["order"] | {"weights": Path(head["order"]["weights"])})
     return Wave(order, read_episodes(folder), frames, Cost(**head["cost"]), head["vision"], features)
