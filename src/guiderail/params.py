@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_collection import check_collection
 from guiderail.params_desktop import Desktop
 from guiderail.params_engine import Engine
 from guiderail.params_prm import Prm
@@ -307,11 +308,8 @@ class Params(Section):
         for key, mode in (("sft.mode", self.sft.mode), (where["mode"], rl.mode)):
             if self.model.train_vision and mode == "lora":
                 raise ValueError(f"{key} = 'lora': an adapter holds no vision tower; model.train_vision needs full")
-        if rl.collection.mode == "async" and rl.collection.workers > 1 and self.engine.kind == "vllm":
-            raise ValueError(
-                f"{'recipes.' + recipe if 'collection' in own else 'rl'}.collection.workers = {rl.collection.workers}: "
-                "must be 1 with engine.kind vllm, whose server holds one version of the weights; raise engine.max_seqs"
-            )
+        at = f"recipes.{recipe}" if "collection" in own else "rl"
+        check_collection(at, rl.collection, rl.importance_cap, self.engine.kind)
         one, two = self.sft.lora, rl.lora
         if self.sft.mode == rl.mode == "lora" and (one.r, one.alpha) != (two.r, two.alpha):
             raise ValueError(

@@ -234,12 +234,3 @@ class Rl(Optim):
         if 0 < value < 1:
             raise ValueError("must be 0 (off) or at least 1, or rollouts of the current weights would be cut too")
         return value
-
-    @model_validator(mode="after")
-    def _stale_rollouts_weighed(self) -> Rl:
-        if self.collection.mode == "async" and self.collection.max_staleness and not self.importance_cap:
-            raise ValueError(
-                "collection.mode async trains on rollouts of older weights: set importance_cap to 1 or more (2 is "
-                "usual), or collection.max_staleness to 0"
-            )
-        return self
