@@ -18,10 +18,16 @@ from guiderail.rollout.workers import ThreadWorker
 from guiderail.train import rl as rl_loop
 
 ASYNC = RL.model_copy(
-    update={"iterations": 5, "importance_cap": 2.0, "collection": Collection(mode="async"), "epochs": 1}
+    update={"iterations": 4, "groups": 2, "importance_cap": 2.0, "collection": Collection(mode="async"), "epochs": 1}
 )
 SLOTS = 8
-HEAD = {"phase": 0, "seed": 0, "groups": RL.groups}
+HEAD = {"phase": 0, "seed": 0}
+PLAYERS: list = []  # models of players that are done: each order brings its weights, so they may be used again
+
+
+def fresh(rl):
+    policy = make_policy()
+    return policy, make_learner(policy, rl)
 
 
 class Player:
@@ -31,8 +37,8 @@ class Player:
 
     def __init__(self, rl, pace=lambda wave: 0.0) -> None:
         self.rl, self.pace = rl, pace
-        self.policy = make_policy()
-        self.learner = make_learner(self.policy, rl)
+        self.policy, self.learner = PLAYERS.pop() if PLAYERS else fresh(rl)
+        self.policy.features.clear()
         self.world = World(self.policy, rl)
 
     def __call__(self, order: Order, check=lambda: None) -> Wave:
@@ -57,10 +63,9 @@ class Player:
 def run(work, rl=ASYNC, *, make=None, pace=lambda wave: 0.0, replay=None, before=lambda i: None, think=0.0, **options):
     """(weights digest, log, totals, schedule) of an asynchronous run in `work`; `think`: seconds an update takes
     longer."""
-    policy = make_policy()
-    learner, log = make_learner(policy, rl), MemoryLog()
+    (policy, learner), log, players = fresh(rl), MemoryLog(), []
     schedule = Schedule(work / "schedule.jsonl", HEAD)
-    make = make or (lambda k: ThreadWorker(Player(rl, pace)))
+    make = make or (lambda k: players.append(Player(rl, pace)) or ThreadWorker(players[-1]))
     c = rl.collection
 
     def on_wave(wave, iteration, round):
@@ -84,4 +89,5 @@ def run(work, rl=ASYNC, *, make=None, pace=lambda wave: 0.0, replay=None, before
         totals = rl_loop.train(
             policy, learner, producer, rl, seed=0, work=work, log=log, producer=producer, on_scored=scored
         )
+    PLAYERS.extend((p.policy, p.learner) for p in players)
     return digest(learner.named), log, totals, schedule

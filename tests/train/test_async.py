@@ -39,25 +39,25 @@ def whole(tmp_path_factory):
 
 def test_rollouts_run_ahead_by_the_bound_and_no_more(whole):
     _, log, totals, schedule, _ = whole
-    assert [(i, w) for i, w, _, _ in places(schedule)] == [(i, i) for i in range(5)]
+    assert [(i, w) for i, w, _, _ in places(schedule)] == [(i, i) for i in range(4)]
     ages = [i - v for i, _, v, _ in places(schedule)]
     assert ages[0] == 0 and max(ages) == 1
     for i, row in log.rows.items():
-        assert row[f"staleness/{ages[i]}"] == 16 and row["staleness_mean"] == ages[i]
-        assert row["staleness/0"] + row["staleness/1"] == 16
+        assert row[f"staleness/{ages[i]}"] == 8 and row["staleness_mean"] == ages[i]
+        assert row["staleness/0"] + row["staleness/1"] == 8
         assert row["logprob_gap_max"] < 1e-4  # old rows too were compared, with the weights that sampled them
         assert all(0 <= row[f"idle_{who}"] <= 1 for who in ("trainer", "engine", "env"))
         assert row["waves_dropped"] == row["worker_restarts"] == 0
-    assert totals.iterations == 5 and totals.episodes == 80 and len(totals.trained_on) == 20
+    assert totals.iterations == 4 and totals.episodes == 32 and len(totals.trained_on) == 8
 
 
 def test_without_staleness_it_is_the_synchronous_run(tmp_path):
     rl = collection(max_staleness=0)
     found, log, totals, schedule = run(tmp_path / "a", rl)
-    assert [i - v for i, _, v, _ in places(schedule)] == [0] * 5
+    assert [i - v for i, _, v, _ in places(schedule)] == [0] * 4
     sync, plain, sums, _ = run_rl(tmp_path / "b", rl)
     assert found == sync and totals.trained_on == sums.trained_on
-    assert [log.rows[i]["loss"] for i in range(5)] == [plain.rows[i]["loss"] for i in range(5)]
+    assert [log.rows[i]["loss"] for i in range(4)] == [plain.rows[i]["loss"] for i in range(4)]
 
 
 def test_a_schedule_is_followed_to_the_bit(tmp_path, whole):
@@ -65,7 +65,7 @@ def test_a_schedule_is_followed_to_the_bit(tmp_path, whole):
     plan = read_schedule(whole[4] / "schedule.jsonl", 0, HEAD)
     again, log, _, schedule = run(tmp_path, pace=lambda wave: 0.1, replay=plan)
     assert again == whole[0] and schedule.since(0) == plan
-    assert [log.rows[i]["loss"] for i in range(5)] == [whole[1].rows[i]["loss"] for i in range(5)]
+    assert [log.rows[i]["loss"] for i in range(4)] == [whole[1].rows[i]["loss"] for i in range(4)]
     free, *_ = run(tmp_path / "free", pace=lambda wave: 0.0, think=lambda i: 0.3 * (i == 1))
     other = read_schedule(tmp_path / "free" / "schedule.jsonl", 0, HEAD)
     assert (free == whole[0]) == ([t.version for t in other] == [t.version for t in plan])
@@ -79,7 +79,7 @@ def test_two_workers_share_the_screens_and_overtake(tmp_path):
     assert {t.slots for t in schedule.since(0)} == {SLOTS // 2}
     late = [t for t in schedule.since(0) if t.wave == 1]
     taken = [t for t in schedule.since(0) if not t.dropped]
-    assert all(0 <= t.iteration - t.version <= 1 for t in taken) and len(taken) == 5
+    assert all(0 <= t.iteration - t.version <= 1 for t in taken) and len(taken) == 4
     assert sum(r["waves_dropped"] for r in log.rows.values()) == sum(t.dropped for t in late)
     plan = schedule.since(0)
     again, log2, _, schedule2 = run(tmp_path / "b", rl, replay=plan)
@@ -123,7 +123,7 @@ def test_sigkill_and_on(tmp_path):
     assert [t.iteration for t in before] == [0, 1, 2] and load_state(tmp_path).step == 2
     found, *_ = run(tmp_path)
     plan = read_schedule(tmp_path / "schedule.jsonl", 0, HEAD)
-    assert plan[:3] == before and [t.iteration for t in plan] == list(range(5))
+    assert plan[:3] == before and [t.iteration for t in plan] == list(range(4))
     assert run(tmp_path / "again", replay=plan)[0] == found
 
 
@@ -166,7 +166,7 @@ def test_the_filter_never_trains_on_leftovers_that_are_too_old(tmp_path):
     rl = collection(max_staleness=1).model_copy(update={"groups": 3, "group_size": 2, "filter_rounds": 3})
     found, log, totals, schedule = run(tmp_path / "a", rl, think=0.1)
     c = totals.sampling
-    assert c["generated"] == c["dropped"] + c["used"] + log.rows[4]["groups_waiting"]
+    assert c["generated"] == c["dropped"] + c["used"] + log.rows[3]["groups_waiting"]
     assert sum(r.get("groups_expired", 0.0) for r in log.rows.values()) == c["expired"]
     for row in log.rows.values():
         assert row["staleness/0"] + row["staleness/1"] == 2 * row["groups_used"]  # none is older
@@ -189,16 +189,16 @@ def test_a_schedule_of_something_else_is_refused(tmp_path, whole, change, words)
 
 
 def test_versions_kept_are_those_that_may_be_asked_for(tmp_path, whole):
-    assert sorted(f.stem for f in (whole[4] / "versions").iterdir()) == ["00000003", "00000004", "00000005"]
-    rl = ASYNC.model_copy(update={"save_every": 5, "iterations": 5})
+    assert sorted(f.stem for f in (whole[4] / "versions").iterdir()) == ["00000002", "00000003", "00000004"]
+    rl = ASYNC.model_copy(update={"save_every": 4})
 
     def look(iteration):
-        if iteration == 4:
+        if iteration == 3:
             found.extend(sorted(int(f.stem) for f in (tmp_path / "versions").glob("????????.safetensors")))
 
     found: list[int] = []
     run(tmp_path, rl, before=look)
-    assert found == [0, 3, 4]  # 0: a resumed run would begin there
+    assert found == [0, 2, 3]  # 0: a resumed run would begin there
 
 
 def test_the_weights_in_training_are_untouched_by_the_gate_on_old_rows(tmp_path):
