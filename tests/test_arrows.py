@@ -18,6 +18,7 @@ FLOORS = [
         "algorithms",
         "params",
         "params_cloud",
+        "params_collection",
         "params_engine",
         "params_desktop",
         "params_judge",

@@ -56,6 +56,19 @@ REFUSED = [
         "params.yaml: env.provider = 'aws': needs env.cloud.instance_type, env.cloud.subnet.",
     ),
     (
+        {"rl": {"collection": {"mode": "async"}}, "recipes": {"grpo": {}}},
+        "params.yaml: rl.collection.mode = 'async': trains on rollouts of older weights: set importance_cap to 1 or "
+        "more (2 is usual), or collection.max_staleness to 0",
+    ),
+    (
+        {
+            "engine": {"kind": "vllm"},
+            "recipes": {"grpo": {"importance_cap": 2, "collection": {"mode": "async", "workers": 2}}},
+        },
+        "params.yaml: recipes.grpo.collection.workers = 2: must be 1 with engine.kind vllm, whose server holds one "
+        "version of the weights; raise engine.max_seqs",
+    ),
+    (
         {"env": {"provider": "docker"}},
         "params.yaml: env.provider = 'docker': needs env.cloud.image.",
     ),

@@ -20,6 +20,7 @@ from guiderail import plugins
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
 from guiderail.params_cloud import Cloud, check_cloud
+from guiderail.params_collection import check_collection
 from guiderail.params_desktop import Desktop
 from guiderail.params_engine import Engine
 from guiderail.params_prm import Prm
@@ -257,6 +258,7 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "grpo_async": {"importance_cap": 2.0, "collection": {"mode": "async"}},
         "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
         "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
         "gui_rl": {
@@ -347,6 +349,8 @@ class Params(Section):
         for key, mode in (("sft.mode", self.sft.mode), (where["mode"], rl.mode)):
             if self.model.train_vision and mode == "lora":
                 raise ValueError(f"{key} = 'lora': an adapter holds no vision tower; model.train_vision needs full")
+        at = f"recipes.{recipe}" if "collection" in own else "rl"
+        check_collection(at, rl.collection, rl.importance_cap, self.engine.kind)
         one, two = self.sft.lora, rl.lora
         if self.sft.mode == rl.mode == "lora" and (one.r, one.alpha) != (two.r, two.alpha):
             raise ValueError(

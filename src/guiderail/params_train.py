@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from guiderail.param_section import Section
+from guiderail.params_collection import Collection
 from guiderail.params_endpoint import Endpoint
 from guiderail.params_judge import Voting
 
@@ -231,6 +232,7 @@ class Rl(Optim):
     save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
     step_wise: StepWise = StepWise()
     semi_online: SemiOnline = SemiOnline()
+    collection: Collection = Collection()
 
     @field_validator("dual_clip")
     @classmethod

@@ -15,6 +15,7 @@ PLUMBING = {
     "guiderail.params",
     "guiderail.param_section",
     "guiderail.params_cloud",
+    "guiderail.params_collection",
     "guiderail.params_engine",
     "guiderail.params_desktop",
     "guiderail.params_train",

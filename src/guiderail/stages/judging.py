@@ -34,12 +34,17 @@ class Over(Protocol):
         ...
 
 
+def no_judge(frames: FrameStore) -> Judge | None:
+    """The judge of who judges nothing."""
+    return None
+
+
 @contextmanager
 def opened_judge(ctx: StageContext, rl: Rl, folder: Path) -> Iterator[Over]:
     """The judge of one phase. folder: judge/ of the recipe's prm output. Raises InputError when it may not be used."""
     s = rl.step_wise
     if rl.algorithm != "step_wise":
-        yield lambda frames: None
+        yield no_judge
     elif s.judge == "progress":
         yield lambda frames: ProgressJudge()
     elif s.judge == "endpoint":

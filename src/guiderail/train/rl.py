@@ -1,16 +1,16 @@
 """The RL loop: collect with the current policy, compare siblings (or their steps), update, again.
 
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
-the gates before the first update, refused otherwise), but for groups that the DAPO filter left over, which are older by
-an update and known to be; the KL reference is a frozen copy of the starting weights; given the same rollouts a killed
-and resumed run ends with the same bits on CPU. Left out: a critic, several processes.
+the gates before the first update, refused otherwise), but for groups that the DAPO filter left over and for rollouts of
+a producer, which are older by some updates and known to be; the KL reference is a frozen copy of the starting weights;
+given the same rollouts a killed and resumed run ends with the same bits on CPU. Left out: a critic, several processes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params_train import Rl
+from guiderail.rollout.producer import Producer
 from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
 from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
 from guiderail.train.metrics import Log, Totals, rollout_metrics
 from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
 from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
+from guiderail.train.stale import check_stale
 from guiderail.train.stop import Stop, Stopped
 from guiderail.train.trace import trace_rows
 
@@ -42,6 +44,7 @@ def train(
     seed: int,
     work: Path,
     log: Log,
+    producer: Producer | None = None,
     reference: Policy | None = None,
     on_start: Callable[[int], None] = lambda done: None,
     on_iteration: Callable[[int, dict[str, float]], None] = lambda i, m: None,
@@ -50,9 +53,9 @@ def train(
     """Train for `rl.iterations`, resuming from `work` when it holds a state. Returns what the whole run used and
     reached.
 
-    reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each
-    iteration's advantages and log-probs (`trace.trace_rows`) before the first update. Raises GateError, NotFinite,
-    Stopped.
+    producer: makes `rollouts` meanwhile, and is told of every version of the weights. reference: frozen copy of the
+    starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each iteration's advantages and log-probs
+    (`trace.trace_rows`) before the first update. Raises GateError, NotFinite, Stopped.
     """
     if (reference is None) != (rl.kl_coef == 0.0):
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
@@ -68,7 +71,11 @@ def train(
         parts = {"weights": learner.weights(), "optimizer": learner.state()}
         save_waiting(work, refill, totals.iterations)
         save_state(work, State(totals.iterations, parts, totals.to_json()))
+        if producer is not None:
+            producer.saved(totals.iterations)
 
+    if producer is not None:
+        producer.publish(totals.iterations, learner.weights())
     with Stop() as stop:
         try:
             for iteration in range(totals.iterations, rl.iterations):
@@ -80,6 +87,9 @@ def train(
                 sampled, batch = make_batch(gathered.fresh, rl), make_batch(gathered.used, rl)
                 check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
                 scored = score(policy, batch, frames, rl, reference, iteration)
+                if producer is not None:
+                    gap = check_stale(policy, learner, batch, frames, rl, iteration, producer.versions.get)
+                    scored = replace(scored, gap=scored.gap or gap)
                 if on_scored is not None:
                     on_scored(iteration, trace_rows(gathered.used, batch, scored.train, iteration))
                 lr = learning_rate(iteration, rl.iterations, rl)
@@ -93,6 +103,9 @@ def train(
                 metrics |= scored.metrics() | mean(steps) | {"lr": lr, "optimizer_steps": float(len(steps))}
                 metrics |= {"rows_kept": float(len(batch.rows)), "train_s": time.perf_counter() - collected}
                 totals.add(metrics, gathered.fresh)
+                if producer is not None:
+                    metrics |= producer.metrics(gathered.used, iteration)
+                    producer.publish(iteration + 1, learner.weights())
                 if gathered.refill:
                     refill, totals.sampling = gathered.refill, gathered.refill.counts.to_json()
                 log.log(metrics, iteration)
