@@ -1,7 +1,7 @@
 """Processes of one group that train the world of `worlds.py` together, over gloo.
 
-`python rank_run.py RANK WORLD PORT WORK JOBS`: JOBS is a JSON list of [name, folder, iterations to run]; what each saw
-is printed by the first process as one JSON line.
+`python rank_run.py RANK WORLD PORT WORK JOBS`: JOBS is a JSON list of [kind, name, options]; what each saw is printed by
+the first process as one JSON line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,10 +18,16 @@ import torch
 import torch.distributed as dist
 from worlds import RL, MemoryLog, World, make_learner, make_policy
 
+from safetensors.torch import save_file
+
 from guiderail.train import rl as loop
 from guiderail.train.batch import make_batch
 from guiderail.train.distributed import Ranks, process_mesh, sharded, sharded_learner
 from guiderail.train.stop import Stopped
+
+
+SMALL = RL.model_copy(update={"iterations": 3, "groups": 2, "epochs": 1, "batch": 4, "micro_batch": 2})
+SEEN = ("loss", "success", "grad_norm", "entropy", "rows_kept")
 
 
 class Copied(World):
@@ -49,25 +56,56 @@ def opened(mesh, rl, train_vision=False):
     return shards, sharded_learner(shards, rl, learner)
 
 
+def drifted(policy):
+    """A reference that is not the policy."""
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(1.05)
+    return policy
+
+
 def gradients(mesh, rl, train_vision=False):
     """Gradient of one update, whole, and what the update says."""
     policy, learner = opened(mesh, rl, train_vision)
     world = World(make_policy(), rl)
     batch = make_batch(world.collect(world.tasks(0), 0)[0], rl)
     team, kept = Ranks(torch.device("cpu")), {}
-    reference = sharded(make_policy(), mesh)
-    reference.model.requires_grad_(False)
+    reference = None
+    if rl.kl_coef:
+        reference = sharded(drifted(make_policy()), mesh)
+        reference.model.requires_grad_(False)
     clip = learner.clip_gradients
 
     def keep() -> float:
         norm = clip()
-        kept.update({n: x.grad.full_tensor() if hasattr(x.grad, "full_tensor") else x.grad for n, x in learner.named.items()})
+        for n, x in learner.named.items():
+            kept[n] = (x.grad.full_tensor() if hasattr(x.grad, "full_tensor") else x.grad).clone()
         return norm
 
     learner.clip_gradients = keep
     scored = loop.score(policy, batch, world.frames, rl, reference, team=team)
     told = loop.update(policy, learner, batch, list(range(len(batch.rows))), scored, world.frames, rl, 1e-3, team)
-    return {n: g.clone() for n, g in kept.items()}, told, learner.whole(keep=True)
+    return kept, told, learner.whole(keep=True)
+
+
+def run(jobs, work: Path) -> dict:
+    """Do `jobs` in the default group."""
+    mesh, found = process_mesh(torch.device("cpu")), {}
+    for kind, name, options in jobs:
+        rl = SMALL.model_copy(update=options["rl"])
+        if kind == "gradients":
+            grads, told, after = gradients(mesh, rl, options.get("train_vision", False))
+            if dist.get_rank() == 0:
+                save_file({f"g.{n}": g for n, g in grads.items()} | {f"w.{n}": w for n, w in after.items()}, work / name)
+            found[name] = told
+            continue
+        policy, learner = opened(mesh, rl)
+        log, world = MemoryLog(), Copied(learner, rl, options["end"])
+        with suppress(Stopped):
+            loop.train(
+                policy, learner, world, rl, seed=0, work=work / name, log=log, team=Ranks(torch.device("cpu"))
+            )
+        found[name] = {i: {k: row.get(k) for k in SEEN} for i, row in log.rows.items()}
+    return found
 
 
 if __name__ == "__main__":
@@ -75,26 +113,7 @@ if __name__ == "__main__":
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": size}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    mesh = process_mesh(torch.device("cpu"))
-    found = {}
-    for kind, name, options in json.loads(jobs):
-        rl = RL.model_copy(update=options["rl"])
-        if kind == "gradients":
-            made, told, after = gradients(mesh, rl, options.get("train_vision", False))
-            if rank == "0":
-                torch.save({"grads": made, "after": after}, Path(work) / f"{name}-{size}.pt")
-            found[name] = told
-        else:
-            policy, learner = opened(mesh, rl)
-            log = MemoryLog()
-            try:
-                loop.train(
-                    policy, learner, Copied(learner, rl, options["end"]), rl, seed=0, work=Path(work) / name, log=log,
-                    team=Ranks(torch.device("cpu")),
-                )  # fmt: skip
-            except Stopped:
-                pass
-            found[name] = {i: {k: row.get(k) for k in ("loss", "success", "grad_norm", "entropy")} for i, row in log.rows.items()}
+    found = run(json.loads(jobs), Path(work))
     if rank == "0":
         print(json.dumps(found))
     dist.barrier()
