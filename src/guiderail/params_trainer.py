@@ -56,6 +56,6 @@ def check_judges(trainer: Trainer, recipes_with_prm: list[str]) -> None:
         )
     if trainer.prm and not recipes_with_prm:
         raise ValueError(
-            f"trainer.prm = {trainer.prm}: no recipe of sweep.recipe asks the process reward model; set it to 0 and give "
-            "its share to actor or rollout"
+            f"trainer.prm = {trainer.prm}: no recipe of sweep.recipe asks the process reward model; set it to 0 and "
+            "give its share to actor or rollout"
         )

@@ -1,7 +1,7 @@
 """Processes of one group that train the world of `worlds.py` together, over gloo.
 
-`python rank_run.py RANK WORLD PORT WORK JOBS`: JOBS is a JSON list of [kind, name, options]; what each saw is printed by
-the first process as one JSON line.
+`python rank_run.py RANK WORLD PORT WORK JOBS`: JOBS is a JSON list of [kind, name, options]; what each saw is printed
+by the first process as one JSON line.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from worlds import RL, MemoryLog, World, make_learner, make_policy
-
 from safetensors.torch import save_file
+from worlds import RL, MemoryLog, World, make_learner, make_policy
 
 from guiderail.train import rl as loop
 from guiderail.train.batch import make_batch
 from guiderail.train.distributed import Ranks, process_mesh, sharded, sharded_learner
 from guiderail.train.stop import Stopped
-
 
 SMALL = RL.model_copy(update={"iterations": 3, "groups": 2, "epochs": 1, "batch": 4, "micro_batch": 2})
 SEEN = ("loss", "success", "grad_norm", "entropy", "rows_kept")
@@ -95,15 +93,15 @@ def run(jobs, work: Path) -> dict:
         if kind == "gradients":
             grads, told, after = gradients(mesh, rl, options.get("train_vision", False))
             if dist.get_rank() == 0:
-                save_file({f"g.{n}": g for n, g in grads.items()} | {f"w.{n}": w for n, w in after.items()}, work / name)
+                save_file(
+                    {f"g.{n}": g for n, g in grads.items()} | {f"w.{n}": w for n, w in after.items()}, work / name
+                )
             found[name] = told
             continue
         policy, learner = opened(mesh, rl)
         log, world = MemoryLog(), Copied(learner, rl, options["end"])
         with suppress(Stopped):
-            loop.train(
-                policy, learner, world, rl, seed=0, work=work / name, log=log, team=Ranks(torch.device("cpu"))
-            )
+            loop.train(policy, learner, world, rl, seed=0, work=work / name, log=log, team=Ranks(torch.device("cpu")))
         found[name] = {i: {k: row.get(k) for k in SEEN} for i, row in log.rows.items()}
     return found
 

@@ -7,7 +7,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +25,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'guid
 from guiderail.cluster.crew import Crew, pieces, reserve  # noqa: E402
 from guiderail.cluster.start import ClusterError, check_size, ray_cluster  # noqa: E402
 from guiderail.models.tiny import save  # noqa: E402
-from guiderail.train.ray_learner import Phase, Refused, train_on_ray  # noqa: E402
+from guiderail.train.ray_learner import Phase, train_on_ray  # noqa: E402
 from guiderail.train.ray_ranks import Job  # noqa: E402
 from guiderail.train.ray_sampler import EngineActor, RaySampler  # noqa: E402
 
@@ -86,7 +85,11 @@ def engines(start, work, size=2, restarts=2):
 
 def rank_pids() -> list[int]:
     """Processes that train, newest first."""
-    found = [p for p in psutil.process_iter(["cmdline", "create_time"]) if "RayTrainWorker" in "".join(p.info["cmdline"] or [])]
+    found = [
+        p
+        for p in psutil.process_iter(["cmdline", "create_time"])
+        if "RayTrainWorker" in "".join(p.info["cmdline"] or [])
+    ]
     return [p.pid for p in sorted(found, key=lambda p: -p.info["create_time"])]
 
 
@@ -107,7 +110,8 @@ def test_trains_as_one_process_does_though_a_sampler_and_a_trainer_are_killed(cl
 
     phase = Phase(
         Sampled(sampler, SMALL, hook), log, on_start=lambda done: shown.append(("start", done)),
-        on_iteration=lambda i, m: shown.append(("iteration", i)), on_scored=lambda i, rows: shown.append((i, len(rows))),
+        on_iteration=lambda i, m: shown.append(("iteration", i)),
+        on_scored=lambda i, rows: shown.append((i, len(rows))),
     )  # fmt: skip
     job = Job(os.getcwd(), str(start), model, (SMALL,), 0, str(tmp_path))
     train_on_ray(TRAINER, job, [phase], sampler)

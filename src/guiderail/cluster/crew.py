@@ -9,6 +9,7 @@ a successor begins anew, and `fresh` says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import ray
@@ -61,7 +62,8 @@ class Crew:
             return found
         except ray.exceptions.GetTimeoutError:
             raise ClusterError(
-                f"{len(self.actors)} {self.kind.__name__} were not ready within trainer.start_timeout_s = {timeout_s:g} s"
+                f"{len(self.actors)} {self.kind.__name__} were not ready within trainer.start_timeout_s = "
+                f"{timeout_s:g} s: raise it if the model only loads slowly"
             ) from None
         except ray.exceptions.RayActorError as e:
             raise _cause(e) from None
@@ -86,8 +88,8 @@ class Crew:
                     if self.lost > self.lives:
                         raise ClusterError(
                             f"{self.kind.__name__} {i} was lost, the {self.lost}. of its kind (trainer.restarts = "
-                            f"{self.lives}): {' '.join(str(e).split())[:300]}. Out of memory? Run the same command again "
-                            "to go on from the last checkpoint."
+                            f"{self.lives}): {' '.join(str(e).split())[:300]}. Out of memory? Run the same command "
+                            "again to go on from the last checkpoint."
                         ) from None
                     self.actors[i], self.fresh[i] = self._start(i), True
                     asked[i] = ask(self.actors[i], i, piece)
@@ -104,4 +106,4 @@ def pieces(items: Sequence[T], n: int) -> list[list[T]]:
     """`items` in order in at most `n` runs of nearly one length, none empty."""
     n = min(n, len(items))
     cuts = [len(items) * k // n for k in range(n + 1)] if n else [0]
-    return [list(items[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [list(items[a:b]) for a, b in pairwise(cuts)]

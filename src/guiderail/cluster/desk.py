@@ -96,9 +96,7 @@ def _taken(reply: tuple[bool, Any]) -> Any:
     return value
 
 
-def serve(
-    desk: Any, handlers: dict[str, Callable[[Any], Any]], ended: Callable[[], bool], poll_s: float = 0.5
-) -> None:
+def serve(desk: Any, handlers: dict[str, Callable[[Any], Any]], ended: Callable[[], bool], poll_s: float = 0.5) -> None:
     """Answer questions until `ended()`. What a handler raises is told to the trainers (as Abandoned) and raised."""
     asked = desk.next.remote()
     while not ended():

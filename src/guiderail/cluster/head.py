@@ -1,8 +1,8 @@
 """A Ray cluster of this one machine, on the loopback, for as long as this process lives.
 
 Run as a service: `python -m guiderail.cluster.head READY CPUS GPUS STORE_BYTES`. Writes its address into the file READY
-once it can be attached to; ends, with its processes and its temporary folder, on SIGTERM. Does not talk to anyone else's
-cluster. The service guard (service_guard.py) ends what is left of it when its stage dies.
+once it can be attached to; ends, with its processes and its temporary folder, on SIGTERM. The service guard
+(service_guard.py) ends what is left of it when its stage dies; only the folder then stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def scratch() -> Path:
 def shared_memory() -> int:
     """Bytes free in /dev/shm; 0 where there is none."""
     with contextlib.suppress(OSError):
-        found = os.statvfs("/dev/shm")  # noqa: S108
+        found = os.statvfs("/dev/shm")
         return found.f_bavail * found.f_frsize
     return 0
 

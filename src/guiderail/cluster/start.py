@@ -2,7 +2,7 @@
 
 Guarantees: a cluster started here listens on the loopback, asks for a token that only this process and its children
 know, and is gone with all its processes when the block is left in any way or this process dies in any way (kill -9
-included: services.py). A cluster that was there before is only left. The split is refused when the cluster is too small.
+included: services.py). A cluster that was there before is only left. A split that the cluster cannot hold is refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def _address(ready: Path, head: Service, timeout: float) -> str:
             gone = True
         if gone or time.monotonic() > end:
             what = "ended" if gone else f"was not ready within trainer.start_timeout_s = {timeout:g} s"
-            raise ServiceError(f"the Ray cluster of this machine {what}; end of its log ({head.log}):\n{tail(head.log)}")
+            raise ServiceError(
+                f"the Ray cluster of this machine {what}; end of its log ({head.log}):\n{tail(head.log)}"
+            )
         time.sleep(0.05)
     return ready.read_text()
 
@@ -101,6 +103,6 @@ def check_size(trainer: Trainer, has: dict[str, float], address: str) -> None:
     for kind, wanted in (("GPU", trainer.gpus), ("CPU", trainer.processes)):
         if has.get(kind, 0.0) < wanted:
             raise ClusterError(
-                f"the cluster at {address} has {has.get(kind, 0.0):g} {kind}s; trainer's split of actor {trainer.actor} "
-                f"+ rollout {trainer.rollout} + prm {trainer.prm} needs {wanted}. Lower it, or add nodes (`ray start`)."
+                f"the cluster at {address} has {has.get(kind, 0.0):g} {kind}s; trainer's split of actor "
+                f"{trainer.actor} + rollout {trainer.rollout} + prm {trainer.prm} needs {wanted}. Lower it, or add nodes (`ray start`)."
             )

@@ -179,7 +179,9 @@ class Learner:
         finite."""
         norm = self.clip_gradients()
         if not math.isfinite(norm):
-            raise NotFinite(f"gradient is not finite in {self.not_finite()[:5]}: lower the learning rate or use float32")
+            raise NotFinite(
+                f"gradient is not finite in {self.not_finite()[:5]}: lower the learning rate or use float32"
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

@@ -143,5 +143,3 @@ def _shown(error: BaseException) -> str:
     """The end of an error's text: Ray puts the cause there."""
     text = str(error).strip()
     return text if len(text) < 2000 else "..." + text[-2000:]
-
-

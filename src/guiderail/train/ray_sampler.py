@@ -48,9 +48,7 @@ class EngineActor:
         served = model if engine.kind == "hf" else model.model_copy(update={"device": "cpu"})
         self.opened = open_start(Path(start), served, rl, seed, Path(work))
         self.opened.policy.model.requires_grad_(False)
-        self.sampler = ExitStack().enter_context(
-            open_sampler(engine, self.opened, rl, model, images=images, work=own)
-        )
+        self.sampler = ExitStack().enter_context(open_sampler(engine, self.opened, rl, model, images=images, work=own))
         self.name, self.version = "", 0
         self.frames = FrameStore(None)
         self.engine: Any = None
