@@ -16,14 +16,15 @@ from rank_run import SEEN, SMALL
 from worlds import PROCESSOR, MemoryLog, World, make_policy, run_rl
 
 from guiderail.checkpoints.sharded import newest_sharded
+from guiderail.cluster.start import OWN, ClusterError, check_size, ray_cluster
 from guiderail.params import Model
 from guiderail.params_engine import Engine
 from guiderail.params_trainer import Trainer
 
+os.environ |= OWN | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}  # before Ray reads them; the cluster's are the same
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'guiderail[ray]'")
 
 from guiderail.cluster.crew import Crew, pieces, reserve  # noqa: E402
-from guiderail.cluster.start import ClusterError, check_size, ray_cluster  # noqa: E402
 from guiderail.models.tiny import save  # noqa: E402
 from guiderail.train.ray_learner import Phase, train_on_ray  # noqa: E402
 from guiderail.train.ray_ranks import Job  # noqa: E402
@@ -35,9 +36,6 @@ TRAINER = Trainer(kind="ray", actor=2, rollout=2, prm=0, restarts=2)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """This process, attached to a cluster that another one started; at the end that one is killed with -9."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     log, script = tmp_path_factory.mktemp("head") / "ray.log", Path(__file__).with_name("ray_head.py")
     head = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
     try:
@@ -47,7 +45,7 @@ def cluster(tmp_path_factory):
             yield SimpleNamespace(address=address, head=head)
     finally:
         below = psutil.Process(head.pid).children(recursive=True)
-        names = " ".join(" ".join(p.cmdline()) for p in below)
+        names = " ".join(p.name() for p in below)
         head.kill()
         head.wait()
     assert "gcs_server" in names and "raylet" in names

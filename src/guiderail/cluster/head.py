@@ -38,8 +38,6 @@ def shared_memory() -> int:
 def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
     """Start, tell the address, wait for SIGTERM."""
     stop = threading.Event()
-    for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(s, lambda *_: stop.set())
     folder = scratch()
     try:
         import ray
@@ -58,6 +56,8 @@ def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
             _temp_dir=str(folder),
             **where,
         )
+        for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before now, a signal ends this process as it would
+            signal.signal(s, lambda *_: stop.set())
         beside = ready.with_name(ready.name + ".tmp")
         beside.write_text(context.address_info["gcs_address"])
         beside.rename(ready)
