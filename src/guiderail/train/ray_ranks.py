@@ -130,6 +130,7 @@ class StageRollouts:
         if isinstance(answer, int):
             raise Stopped(answer)
         episodes, pngs = ray.get(answer[0])
+        dist.barrier()  # no process is ever more than one answer behind (see `cluster.desk`)
         frames = FrameStore(None)
         for png in pngs:
             frames.put(png)
