@@ -18,6 +18,7 @@ from rank_run import SEEN, SMALL
 from worlds import PROCESSOR, MemoryLog, World, make_learner, make_policy, run_rl
 
 from guiderail.checkpoints.sharded import newest_sharded
+from guiderail.cluster.head import patiently
 from guiderail.cluster.start import OWN, ClusterError, check_size, ray_cluster
 from guiderail.params import Model, Prompt
 from guiderail.params_engine import Engine
@@ -153,6 +154,21 @@ def test_a_crew_replaces_the_dead_raises_errors_as_they_are_and_gives_up(cluster
         crew.run(["raise"], lambda actor, i, piece: actor.do.remote(piece))
     with pytest.raises(ClusterError, match=r"Trick 0 was lost, the 3. of its kind .trainer.restarts = 2"):
         crew.run(["die"], lambda actor, i, piece: actor.do.remote(piece))
+
+
+def test_a_node_that_was_too_slow_is_started_again():
+    told = iter([RuntimeError("The current node timed out during startup."), "up"])
+
+    def start():
+        found = next(told)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    assert patiently(start) == "up"
+    for message in ("no such option", "timed out during startup"):
+        with pytest.raises(Exception, match=message):
+            patiently(lambda text=message: (_ for _ in ()).throw(Exception(text)), tries=1)
 
 
 def test_pieces_are_even_and_in_order():

@@ -14,8 +14,13 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from guiderail.service_guard import kill_descendants
+
+TRIES = 5
 LONGEST = 40  # of the temporary folder's path: Ray puts sockets below it, whose paths Linux bounds at 107 bytes
 
 
@@ -35,6 +40,20 @@ def shared_memory() -> int:
     return 0
 
 
+def patiently(start: Callable[[], Any], tries: int = TRIES) -> Any:
+    """`start()`, again when Ray's node was slower than the 30 seconds it is given (a busy machine); what the failed
+    try left running is ended first."""
+    for left in reversed(range(tries)):
+        try:
+            return start()
+        except Exception as e:  # Ray raises no narrower one
+            if "timed out during startup" not in str(e) or not left:
+                raise
+            print(f"Ray was not up in time; {left} more tries", file=sys.stderr, flush=True)
+            kill_descendants(os.getpid(), patience=0.0)
+    raise AssertionError("unreachable")
+
+
 def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
     """Start, tell the address, wait for SIGTERM."""
     stop = threading.Event()
@@ -44,18 +63,22 @@ def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
 
         # objects lie in shared memory; where that is small (containers), in files, which is slower and works
         where = {} if shared_memory() > store else {"_plasma_directory": str(folder)}
-        context = ray.init(
-            address="local",
-            num_cpus=cpus,
-            num_gpus=gpus,
-            object_store_memory=store,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="warning",
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
-            **where,
-        )
+
+        def start() -> Any:
+            return ray.init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                object_store_memory=store,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="warning",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+                **where,
+            )
+
+        context = patiently(start)
         for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before now, a signal ends this process as it would
             signal.signal(s, lambda *_: stop.set())
         beside = ready.with_name(ready.name + ".tmp")
