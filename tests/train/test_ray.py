@@ -18,7 +18,7 @@ from rank_run import SEEN, SMALL
 from worlds import PROCESSOR, MemoryLog, World, make_learner, make_policy, run_rl
 
 from guiderail.checkpoints.sharded import newest_sharded
-from guiderail.cluster.head import patiently
+from guiderail.cluster.head import patiently, scratch
 from guiderail.cluster.start import OWN, ClusterError, check_size, ray_cluster
 from guiderail.params import Model, Prompt
 from guiderail.params_engine import Engine
@@ -169,6 +169,20 @@ def test_a_node_that_was_too_slow_is_started_again():
     for message in ("no such option", "timed out during startup"):
         with pytest.raises(Exception, match=message):
             patiently(lambda text=message: (_ for _ in ()).throw(Exception(text)), tries=1)
+
+
+def test_folders_of_killed_clusters_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("guiderail.cluster.head.LONGEST", 1000)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead, living = (tmp_path / f"guiderail-ray-{pid}-x" for pid in (gone.pid, os.getpid()))
+    dead.mkdir(), living.mkdir()
+    made = scratch()
+    assert sorted(tmp_path.iterdir()) == sorted([living, made])
+    monkeypatch.setattr("guiderail.cluster.head.LONGEST", 3)
+    with pytest.raises(OSError, match="set TMPDIR"):
+        scratch()
 
 
 def test_pieces_are_even_and_in_order():

@@ -2,7 +2,7 @@
 
 Run as a service: `python -m guiderail.cluster.head READY CPUS GPUS STORE_BYTES`. Writes its address into the file READY
 once it can be attached to; ends, with its processes and its temporary folder, on SIGTERM. The service guard
-(service_guard.py) ends what is left of it when its stage dies; only the folder then stays.
+(service_guard.py) ends what is left of it when its stage dies; its folder is then removed by the next one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from guiderail.service_guard import kill_descendants
 
 TRIES = 5
+NAME = "guiderail-ray"
 LONGEST = 40  # of the temporary folder's path: Ray puts sockets below it, whose paths Linux bounds at 107 bytes
 
 
@@ -29,7 +30,21 @@ def scratch() -> Path:
     root = tempfile.gettempdir()
     if len(os.fsencode(root)) > LONGEST:
         raise OSError(f"temporary folder {root}: longer than {LONGEST} bytes, too long for Ray; set TMPDIR to another")
-    return Path(tempfile.mkdtemp(prefix="guiderail-ray-", dir=root))
+    for old in Path(root).glob(f"{NAME}-*-*"):  # of clusters that were killed with -9
+        if not alive(int(old.name.split("-")[2])):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{NAME}-{os.getpid()}-", dir=root))
+
+
+def alive(pid: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def shared_memory() -> int:
