@@ -31,7 +31,8 @@ def scratch() -> Path:
     if len(os.fsencode(root)) > LONGEST:
         raise OSError(f"temporary folder {root}: longer than {LONGEST} bytes, too long for Ray; set TMPDIR to another")
     for old in Path(root).glob(f"{NAME}-*-*"):  # of clusters that were killed with -9
-        if not alive(int(old.name.split("-")[2])):
+        pid = old.name.split("-")[2]
+        if pid.isdecimal() and not alive(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{NAME}-{os.getpid()}-", dir=root))
 
