@@ -10,8 +10,9 @@ from guiderail.param_section import Section
 
 
 class Trainer(Section):
-    """Who trains in stage rl. All but `kind` are knobs of the machine: changing them re-runs nothing, and a run that
-    was stopped goes on with another number of processes."""
+    """Who trains in stage rl. All but `kind` are knobs of the machine: changing them re-runs nothing.
+
+    A run that was stopped goes on with another number of processes."""
 
     kind: Literal["local", "ray"] = Field("local", description="local: in the stage's process; ray: on a Ray cluster.")
     actor: int = Field(2, ge=0, le=4096, description="ray: processes that train, each with a shard of the model.")
