@@ -18,7 +18,7 @@ from rank_run import SEEN, SMALL
 from worlds import PROCESSOR, MemoryLog, World, make_learner, make_policy, run_rl
 
 from guiderail.checkpoints.sharded import newest_sharded
-from guiderail.cluster.head import patient, scratch
+from guiderail.cluster.head import patiently, scratch
 from guiderail.cluster.start import OWN, ClusterError, check_size, ray_cluster
 from guiderail.params import Model, Prompt
 from guiderail.params_engine import Engine
@@ -156,23 +156,19 @@ def test_a_crew_replaces_the_dead_raises_errors_as_they_are_and_gives_up(cluster
         crew.run(["die"], lambda actor, i, piece: actor.do.remote(piece))
 
 
-def test_a_slow_node_is_waited_for():
-    told = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
+def test_a_node_that_was_too_slow_is_started_again():
+    told = iter([RuntimeError("The current node timed out during startup."), "up"])
 
-    def get_node(address, node_id):
+    def start():
         found = next(told)
         if isinstance(found, Exception):
             raise found
         return found
 
-    services = SimpleNamespace(get_node=get_node)
-    patient(services)
-    assert services.get_node("here", node_id="n") == {"node": 1}
-    never = SimpleNamespace(get_node=lambda: (_ for _ in ()).throw(RuntimeError("never")))
-    patient(never, seconds=0.0)
-    with pytest.raises(RuntimeError, match="never"):
-        never.get_node()
-    patient(SimpleNamespace())  # another Ray
+    assert patiently(start) == "up"
+    for message in ("no such option", "timed out during startup"):
+        with pytest.raises(Exception, match=message):
+            patiently(lambda text=message: (_ for _ in ()).throw(Exception(text)), tries=1)
 
 
 def test_folders_of_killed_clusters_are_removed_by_the_next(tmp_path, monkeypatch):

@@ -14,11 +14,13 @@ import signal
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 300.0
+from guiderail.service_guard import kill_descendants
+
+TRIES = 5
 NAME = "guiderail-ray"
 LONGEST = 40  # of the temporary folder's path: Ray puts sockets below it, whose paths Linux bounds at 107 bytes
 
@@ -54,24 +56,18 @@ def shared_memory() -> int:
     return 0
 
 
-def patient(services: Any, seconds: float = PATIENCE_S) -> None:
-    """Let Ray wait for its node for `seconds` more than the 30 it has fixed: on a busy machine Python alone takes that.
-    services: `ray._private.services`; a version of Ray without `get_node` there is left as it is."""
-    ask = getattr(services, "get_node", None)
-    if ask is None:
-        return
-
-    def get_node(*args: Any, **options: Any) -> Any:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                return ask(*args, **options)
-            except RuntimeError:  # not there yet
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
-
-    services.get_node = get_node
+def patiently(start: Callable[[], Any], tries: int = TRIES) -> Any:
+    """`start()`, again when Ray's node was slower than the 30 seconds it is given (a busy machine); what the failed
+    try left running is ended first."""
+    for left in reversed(range(tries)):
+        try:
+            return start()
+        except Exception as e:  # Ray raises no narrower one
+            if "timed out during startup" not in str(e) or not left:
+                raise
+            print(f"Ray was not up in time; {left} more tries", file=sys.stderr, flush=True)
+            kill_descendants(os.getpid(), patience=0.0)
+    raise AssertionError("unreachable")
 
 
 def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
@@ -84,19 +80,21 @@ def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
         # objects lie in shared memory; where that is small (containers), in files, which is slower and works
         where = {} if shared_memory() > store else {"_plasma_directory": str(folder)}
 
-        patient(ray._private.services)
-        context = ray.init(
-            address="local",
-            num_cpus=cpus,
-            num_gpus=gpus,
-            object_store_memory=store,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="warning",
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
-            **where,
-        )
+        def start() -> Any:
+            return ray.init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                object_store_memory=store,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="warning",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+                **where,
+            )
+
+        context = patiently(start)
         for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before now, a signal ends this process as it would
             signal.signal(s, lambda *_: stop.set())
         beside = ready.with_name(ready.name + ".tmp")

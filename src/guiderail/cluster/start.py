@@ -34,7 +34,6 @@ OWN = {
     "GLOO_SOCKET_IFNAME": "lo",
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: one machine, so Ray listens on the loopback alone
-    "RAY_agent_register_timeout_ms": "300000",  # as `head.patient`
     "RAY_worker_niceness": "0",  # Ray's is 15: beside other work on the machine its processes would hardly run
 }
 
