@@ -69,6 +69,35 @@ REFUSED = [
         "version of the weights; raise engine.max_seqs",
     ),
     (
+        {"trainer": {"kind": "ray", "actor": 4, "rollout": 3, "prm": 0, "gpus": 8}},
+        "params.yaml: trainer = {'kind': 'ray', 'actor': 4, 'rollout': 3, 'prm': 0, 'gpus': 8}: actor + rollout + prm "
+        "= 4 + 3 + 0 = 7, but gpus = 8: the parts must add up to all GPUs, so that none is idle or claimed twice.",
+    ),
+    (
+        {"trainer": {"kind": "ray", "rollout": 0}},
+        "params.yaml: trainer = {'kind': 'ray', 'rollout': 0}: rollout = 0: at least 1 process is needed, or nothing "
+        "trains.",
+    ),
+    (
+        {"trainer": {"kind": "ray", "actor": 4, "rollout": 3, "prm": 1, "gpus": 8}},
+        "params.yaml: trainer.prm = 1: no recipe of sweep.recipe asks the process reward model; set it to 0 and give "
+        "its share to actor or rollout",
+    ),
+    (
+        {"sweep": {"recipe": ["step_wise_prm"]}, "trainer": {"kind": "ray"}},
+        "params.yaml: trainer.prm = 0: recipe 'step_wise_prm' asks the process reward model, which needs at least 1",
+    ),
+    (
+        {"sweep": {"recipe": ["grpo_async"]}, "trainer": {"kind": "ray"}},
+        "params.yaml: recipes.grpo_async.collection.mode = 'async': not with trainer.kind = 'ray', which samples and "
+        "trains in turn; set it to sync",
+    ),
+    (
+        {"model": {"device": "cuda:0"}, "trainer": {"kind": "ray"}},
+        "params.yaml: model.device = 'cuda:0': with trainer.kind = 'ray' the cluster gives each process its GPU; set "
+        "it to auto",
+    ),
+    (
         {"env": {"provider": "docker"}},
         "params.yaml: env.provider = 'docker': needs env.cloud.image.",
     ),
