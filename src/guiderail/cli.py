@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line and exit with status 2."""
         known = [*STAGES, *EXTRA]
         words = ", ".join(known)
-        wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message), None)
+        wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message and w not in known), None)
         if wrong:
             near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
             message = f"no command {wrong!r}. " + (
@@ -79,7 +79,7 @@ def build() -> argparse.ArgumentParser:
     for name, stage in STAGES.items():
         p = commands.add_parser(name, description=stage.page(name), formatter_class=raw)
         for axis in stage.axes:
-            needed = name != "evaluate" or axis == "benchmark"  # with --model it needs no recipe and seed
+            needed = name not in ("evaluate", "merge") or axis == "benchmark"  # not with --model, verify, models
             p.add_argument(f"--{axis}", required=needed, metavar=axis.upper(), help=AXES[axis][0])
         if name == "evaluate":
             p.add_argument("--model", metavar="FOLDER", help="evaluate this checkpoint instead of a recipe and seed's")
@@ -89,6 +89,10 @@ def build() -> argparse.ArgumentParser:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
         if "engine" in stage.uses:
             p.add_argument("--engine-url", metavar="URL", default="", help="use this vLLM server (engine.kind vllm)")
+        if name == "merge":
+            from guiderail.stages.merge_command import add_actions
+
+            add_actions(p)
         if name == "provision":
             p.add_argument("--yes", action="store_true", help="accept what cloud machines cost, without a budget")
     for name, (text, add) in EXTRA.items():
@@ -102,6 +106,12 @@ def _stage(args: argparse.Namespace) -> None:
 
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
+    if args.command == "merge":
+        if args.action:
+            from guiderail.stages import merge_command
+
+            return merge_command.run(args)
+        _check_merge(args)
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
     attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False), getattr(args, "engine_url", ""))
     if args.command == "evaluate":
@@ -111,6 +121,14 @@ def _stage(args: argparse.Namespace) -> None:
             out = Path(args.out or f"results/model/{model.resolve().name}/{args.benchmark}")
             return run_evaluation(model, args.benchmark, out, args.params, attach)
     run_stage(args.command, axes, args.params, attach)
+
+
+def _check_merge(args: argparse.Namespace) -> None:
+    """merge, as a stage of the chain, takes a recipe and a seed."""
+    from guiderail.params import ParamError
+
+    if args.recipe is None or args.seed is None:
+        raise ParamError("needs --recipe and --seed (of the chain), or one of: merge verify A B, merge models ...")
 
 
 def _check_evaluate(args: argparse.Namespace) -> None:
