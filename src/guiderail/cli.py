@@ -1,4 +1,4 @@
-"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
+"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, check, schema, pretrain, manifest,
 consolidate, serve, pool, status, ui, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
@@ -31,6 +31,7 @@ around it:
   setup       find or install a browser, make the tracking store
   doctor      say what of browser, desktop and machine is there; install a desktop's programs
   preset      list presets, or write one into params.yaml
+  check       would it run, does it fit, how fast? (needs no GPU)
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
@@ -213,6 +214,18 @@ def _preset(args: argparse.Namespace) -> None:
     print(f"{path}: preset {args.name}. Run `snakemake --cores all` or `dvc repro`.")
 
 
+def _check_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.stages.capacity_check import command_options
+
+    command_options(p)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from guiderail.stages import capacity_check
+
+    capacity_check.run(args)
+
+
 def _schema_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--out", default="workflow/schemas/params.schema.json", metavar="FILE")
     p.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not current")
@@ -361,6 +374,10 @@ EXTRA = {
         _doctor_options,
     ),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
+    "check": (
+        "Check parameters as the stages do, and reckon memory per device, screens and trajectories per hour. Needs no GPU.",
+        _check_options,
+    ),
     "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),
     "pretrain": (
         "Train the small base model again, on renders of random pages. Takes about an hour.",
@@ -395,6 +412,7 @@ RUN = {
     "setup": _setup,
     "doctor": _doctor,
     "preset": _preset,
+    "check": _check,
     "schema": _schema,
     "pretrain": _pretrain,
     "manifest": _manifest,

@@ -27,7 +27,9 @@ def verdict(**wins):
 def test_far_worse_than_one_parent_is_worse():
     found = verdict(a=30, b=10, merged=12)
     assert found.worse_than == ["a"]
-    assert found.differences["a"].mean == pytest.approx(-18 / 40) and found.differences["b"].mean == pytest.approx(2 / 40)
+    assert found.differences["a"].mean == pytest.approx(-18 / 40) and found.differences["b"].mean == pytest.approx(
+        2 / 40
+    )
     assert [line for line in found.lines() if line.endswith("WORSE")][0].startswith("a: success 75.0 %")
     assert found.to_json()["worse_than"] == ["a"]
 

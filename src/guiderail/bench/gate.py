@@ -74,9 +74,7 @@ def judge(rows: Mapping[str, pd.DataFrame], merged: str, *, draws: int, confiden
     return Verdict(
         {n: success([o], template, label=(n,), draws=draws, confidence=confidence) for n, o in found.items()},
         {
-            n: paired_difference(
-                [o], [found[merged]], template, label=(n, merged), draws=draws, confidence=confidence
-            )
+            n: paired_difference([o], [found[merged]], template, label=(n, merged), draws=draws, confidence=confidence)
             for n, o in found.items()
             if n != merged
         },

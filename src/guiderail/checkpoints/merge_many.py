@@ -100,7 +100,9 @@ def base_of(models: Sequence[Path], found: Family, given: Path | None) -> Path:
         raise MergeError(f"{base}: is not an ancestor of all models; task vectors need a common start")
     same = [x for x, link in zip(models, found.models, strict=True) if link.sha256 == digest]
     if same:
-        raise MergeError(f"{same[0]}: is the start of the others, so its task vector is 0; leave it out, or use average")
+        raise MergeError(
+            f"{same[0]}: is the start of the others, so its task vector is 0; leave it out, or use average"
+        )
     return base
 
 
@@ -155,7 +157,9 @@ def _alike(one: Effective, other: Effective) -> None:
         raise MergeError(f"{one.checkpoint} and {other.checkpoint} do not hold the same tensors: {sorted(names)[:5]}")
 
 
-def _change(recipe: Recipe, ends: list[Effective], zero: Effective | None) -> Callable[[str], Callable[[Tensor], Tensor]]:
+def _change(
+    recipe: Recipe, ends: list[Effective], zero: Effective | None
+) -> Callable[[str], Callable[[Tensor], Tensor]]:
     """name -> the merged tensor of that name."""
     if zero is None:
         return lambda n: lambda _: average([e.tensor(n) for e in ends], recipe.weights)
@@ -167,6 +171,4 @@ def _change(recipe: Recipe, ends: list[Effective], zero: Effective | None) -> Ca
             yield end.tensor(name).float() - zero.tensor(name).float()
 
     cut = [threshold(lambda e=e: task(e), recipe.density) for e in ends]  # type: ignore[misc]
-    return lambda n: (
-        lambda _: add_ties(zero.tensor(n), [e.tensor(n) for e in ends], recipe.weights, recipe.scale, cut)
-    )
+    return lambda n: lambda _: add_ties(zero.tensor(n), [e.tensor(n) for e in ends], recipe.weights, recipe.scale, cut)
