@@ -24,6 +24,7 @@ from guiderail.params_engine import Engine
 from guiderail.params_plan import Plan, Resources
 from guiderail.params_prm import Prm
 from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
+from guiderail.params_trainer import Trainer, check_judges
 from guiderail.yaml_file import YamlError, read_yaml
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -255,6 +256,7 @@ class Params(Section):
     prm: Prm = Prm()
     rl: Rl = Rl()
     engine: Engine = Engine()
+    trainer: Trainer = Trainer()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
     evaluate: Evaluate = Evaluate()
@@ -326,6 +328,16 @@ class Params(Section):
     def wants_prm(self, recipe: str) -> bool:
         """Whether `recipe` trains with the process reward model."""
         return "prm" in self.judges_of(recipe)
+
+    @model_validator(mode="after")
+    def _trainer_fits(self) -> Params:
+        check_judges(self.trainer, [r for r in self.sweep.recipe if self.wants_prm(r)])
+        if self.trainer.kind == "ray" and self.model.device.startswith("cuda:"):
+            raise ValueError(
+                f"model.device = {self.model.device!r}: with trainer.kind = 'ray' the cluster gives each process its "
+                "GPU; set it to auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _others_reached(self) -> Params:

@@ -18,6 +18,7 @@ PLUMBING = {
     "guiderail.params_engine",
     "guiderail.params_desktop",
     "guiderail.params_train",
+    "guiderail.params_trainer",
     "guiderail.params_judge",
     "guiderail.params_prm",
     "guiderail.params_endpoint",

@@ -28,6 +28,10 @@ from guiderail.train.trace import write_trace
 
 def run(ctx: StageContext, recipe: str, seed: str) -> None:
     """Train one recipe and seed."""
+    if ctx.params.trainer.kind == "ray":
+        from guiderail.stages import rl_ray  # Ray is loaded by those who ask for it alone
+
+        return rl_ray.run(ctx, recipe, seed)
     p, phases = ctx.params, ctx.params.phases_for(recipe)
     tasks = load_manifest(paths.tasks_json())
     start = paths.sft(seed) / "checkpoint"

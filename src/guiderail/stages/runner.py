@@ -106,6 +106,7 @@ def run_stage(
     attach = attach or Attach()
     checks.check_pool_url(attach.env_pool_url)
     checks.check_engine(params, name, attach.engine_url)
+    checks.check_trainer(params, name)
     checks.check_environment(params, name)
     if name in checks.USES_POOL and attach.env_pool_url is None:
         checks.check_browser(params)

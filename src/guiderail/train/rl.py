@@ -3,7 +3,8 @@
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
 the gates before the first update, refused otherwise), but for groups that the DAPO filter left over, which are older by
 an update and known to be; the KL reference is a frozen copy of the starting weights; given the same rollouts a killed
-and resumed run ends with the same bits on CPU. Left out: a critic, several processes.
+and resumed run ends with the same bits on CPU. Runs alike in one process and in each of several (`team`). Left out: a
+critic.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from torch import Tensor
 
 from guiderail.algorithms.kl import kl_estimate
 from guiderail.algorithms.losses import token_weights
-from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params_train import Rl
-from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
-from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
+from guiderail.train.batch import Batch, make_batch, minibatches
+from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
 from guiderail.train.metrics import Log, Totals, rollout_metrics
 from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
 from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
 from guiderail.train.stop import Stop, Stopped
+from guiderail.train.team import Alone, Team
 from guiderail.train.trace import trace_rows
+
+ALONE = Alone()
 
 
 def train(
@@ -46,28 +49,27 @@ def train(
     on_start: Callable[[int], None] = lambda done: None,
     on_iteration: Callable[[int, dict[str, float]], None] = lambda i, m: None,
     on_scored: Callable[[int, list[dict[str, Any]]], None] | None = None,
+    team: Team = ALONE,
 ) -> Totals:
     """Train for `rl.iterations`, resuming from `work` when it holds a state. Returns what the whole run used and
     reached.
 
     reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each
-    iteration's advantages and log-probs (`trace.trace_rows`) before the first update. Raises GateError, NotFinite,
-    Stopped.
+    iteration's advantages and log-probs (`trace.trace_rows`) before the first update. team: the processes that run this
+    loop together, on the same episodes. Raises GateError, NotFinite, Stopped.
     """
     if (reference is None) != (rl.kl_coef == 0.0):
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
-    state = load_state(work)
-    totals = Totals(**state.meta) if state else Totals()
-    if state:
-        learner.load(state.tensors["weights"], state.tensors["optimizer"])
-    refill = load_waiting(work, rl, state.step, totals.sampling) if state else start(rl)
+    state = team.load(work, learner)
+    totals = Totals(**state[1]) if state else Totals()
+    refill = load_waiting(work, rl, state[0], totals.sampling) if state else start(rl)
     log.rewind(totals.iterations)
     on_start(totals.iterations)
 
     def save() -> None:
-        parts = {"weights": learner.weights(), "optimizer": learner.state()}
-        save_waiting(work, refill, totals.iterations)
-        save_state(work, State(totals.iterations, parts, totals.to_json()))
+        if team.leads:
+            save_waiting(work, refill, totals.iterations)
+        team.save(work, totals.iterations, learner, totals.to_json())
 
     with Stop() as stop:
         try:
@@ -78,13 +80,13 @@ def train(
                 collected, frames = time.perf_counter(), gathered.frames
 
                 sampled, batch = make_batch(gathered.fresh, rl), make_batch(gathered.used, rl)
-                check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
-                scored = score(policy, batch, frames, rl, reference, iteration)
+                check_rows(batch.rows, batch.names, policy.image_token_id, team.counter(policy, frames))
+                scored = score(policy, batch, frames, rl, reference, iteration, team)
                 if on_scored is not None:
                     on_scored(iteration, trace_rows(gathered.used, batch, scored.train, iteration))
                 lr = learning_rate(iteration, rl.iterations, rl)
                 steps = [
-                    update(policy, learner, batch, index, scored, frames, rl, lr)
+                    update(policy, learner, batch, index, scored, frames, rl, lr, team)
                     for epoch in range(rl.epochs)
                     for index in minibatches(batch.episode, rl.batch, "rl", seed, iteration, epoch)
                 ]
@@ -136,7 +138,13 @@ class Scored:
 
 @torch.no_grad()
 def score(
-    policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Policy | None, version: int | None = None
+    policy: Policy,
+    batch: Batch,
+    frames: Frames,
+    rl: Rl,
+    reference: Policy | None,
+    version: int | None = None,
+    team: Team = ALONE,
 ) -> Scored:
     """Score all rows with the weights of this iteration; refuse rows that they sampled but score otherwise (GateError).
 
@@ -147,14 +155,17 @@ def score(
     logp: dict[int, Tensor] = {}
     entropy: dict[int, Tensor] = {}
     refs: dict[int, Tensor] = {}
-    for part in microbatches(batch.rows, range(len(batch.rows)), rl.micro_batch):
+    for part, counts in team.mine(team.parts(batch.rows, range(len(batch.rows)), rl.micro_batch)):
         rows, sizes = [batch.rows[i] for i in part], batch.tokens(part).tolist()
         out = policy.logprobs(rows, frames, temperature=None, entropy=True)
+        ref = reference.logprobs(rows, frames, temperature=None).logp.cpu() if reference is not None else None
+        if not counts:
+            continue
         logp |= dict(zip(part, torch.split(out.logp.cpu(), sizes), strict=True))
         entropy |= dict(zip(part, torch.split(out.entropy.cpu(), sizes), strict=True))
-        if reference is not None:
-            ref = reference.logprobs(rows, frames, temperature=None).logp.cpu()
+        if ref is not None:
             refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
+    logp, entropy, refs = team.merged(logp), team.merged(entropy), team.merged(refs)
     order = range(len(batch.rows))
     fresh = [i for i in order if version is None or batch.version[i] == version]
     owner = torch.repeat_interleave(torch.tensor(fresh, dtype=torch.int64), batch.tokens(fresh))
@@ -185,16 +196,18 @@ def update(
     frames: Frames,
     rl: Rl,
     lr: float,
+    team: Team = ALONE,
 ) -> dict[str, float]:
-    """One optimiser step on the rows `index`, gradients accumulated over micro-batches. Returns loss, clip fraction,
-    gradient norm."""
-    parts = microbatches(batch.rows, index, rl.micro_batch)
+    """One optimiser step on the rows `index`, gradients accumulated over micro-batches and added up over `team`.
+    Returns loss, clip fraction, gradient norm."""
+    parts = team.parts(batch.rows, index, rl.micro_batch)
     order = [i for part in parts for i in part]
     owner = torch.repeat_interleave(torch.arange(len(order)), batch.tokens(order))
     episodes = torch.tensor([batch.episode[i] for i in order])
     weights = token_weights(rl.aggregation, owner, episodes, rl.aggregation_tokens)
-    total, clips, at = 0.0, 0.0, 0
-    for part in parts:
+    of_row = dict(zip(order, torch.split(weights, batch.tokens(order).tolist()), strict=True))
+    total, clips = 0.0, 0.0
+    for part, counts in team.mine(parts):
         rows, wants_entropy = [batch.rows[i] for i in part], rl.entropy_coef > 0
         out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy)
         device = out.logp.device
@@ -209,12 +222,12 @@ def update(
             advantage=batch.token_advantage(part).to(device),
         )
         token, clipped = token_loss(out.logp, out.entropy if wants_entropy else None, known, rows, rl)
-        here = weights[at : at + len(token)].to(device)
-        at += len(token)
+        here = torch.cat([of_row[i] if counts else torch.zeros_like(of_row[i]) for i in part]).to(device)
         loss = (token * here).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
         clips += float((clipped * here).sum())
+    total, clips = team.sums(total, clips)
     return {"loss": total, "clip_fraction": clips, "grad_norm": learner.step(lr)}
 
 
