@@ -1,5 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, check, schema, pretrain, manifest,
-consolidate, serve, pool, status, ui, view, replay.
+"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, check, schema, pretrain,
+manifest, consolidate, serve, pool, status, ui, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -375,7 +375,7 @@ EXTRA = {
     ),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
     "check": (
-        "Check parameters as the stages do, and reckon memory per device, screens and trajectories per hour. Needs no GPU.",
+        "Check parameters as the stages do; reckon memory per device, screens, trajectories per hour. Needs no GPU.",
         _check_options,
     ),
     "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),

@@ -30,7 +30,7 @@ def test_far_worse_than_one_parent_is_worse():
     assert found.differences["a"].mean == pytest.approx(-18 / 40) and found.differences["b"].mean == pytest.approx(
         2 / 40
     )
-    assert [line for line in found.lines() if line.endswith("WORSE")][0].startswith("a: success 75.0 %")
+    assert next(line for line in found.lines() if line.endswith("WORSE")).startswith("a: success 75.0 %")
     assert found.to_json()["worse_than"] == ["a"]
 
 

@@ -46,10 +46,10 @@ class Device:
 def layer_bytes(s: Setup) -> int:
     """What one text layer saves for the backward pass, per token.
 
-    Numbers, h hidden, q and kv widths of all heads, f ffn. float32: the inputs of both norms and their outputs (4h),
-    queries before and after their norm, keys before it (2q + kv), rotated q, keys and values repeated to all heads (2q),
-    attention out and its copy (2q), gate, silu(gate), up and their product (4f). Below float32 the library's norms
-    keep float32 copies beside their result: 8h, 3(q + kv) + 5q.
+    Numbers, h hidden, q and kv widths of all heads, f ffn. float32: inputs and outputs of both norms (4h), queries and
+    keys before their norm (q + kv), rotated queries, keys and values repeated to all heads (3q), attention out and its
+    copy (2q), gate, silu(gate), up and their product (4f). Below float32 the library's norms keep float32 copies beside
+    their result: 8h, 3(q + kv) + 5q.
     """
     h, q, kv, f = s.shape.hidden, s.shape.q, s.shape.kv, s.shape.ffn
     if s.width == 4:

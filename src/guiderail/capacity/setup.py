@@ -79,9 +79,8 @@ def chunk_of(p: Params, shape: Shape, answer: int) -> Chunk:
 def setup(p: Params, shape: Shape, recipe: str) -> Setup:
     """The numbers of one recipe (of several phases, the one with the longest rows forward)."""
     rl = max(p.phases_for(recipe), key=lambda x: x.micro_batch)
-    split = getattr(p, "trainer", None)
-    ray = split is not None and split.kind == "ray"
-    actor, rollout = (split.actor, split.rollout) if ray and split is not None else (1, 1)
+    ray = p.trainer.kind == "ray"
+    actor, rollout = (p.trainer.actor, p.trainer.rollout) if ray else (1, 1)
     usual = min(p.plan.answer_tokens or p.prompt.max_new_tokens, p.prompt.max_new_tokens)
     vllm = p.engine.kind == "vllm"
     online = rl.algorithm != "semi_online"

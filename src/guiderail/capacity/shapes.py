@@ -7,7 +7,7 @@ parameter); models of the Hub that presets name are known without their folder. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +98,16 @@ class Shape:
         return ImageSizing(self.patch, self.merge, self.min_pixels, self.max_pixels)
 
 
-_VISION_S = {"v_hidden": 1024, "v_ffn": 4096, "v_depth": 24, "v_heads": 16, "taps": 3}
-_VISION_L = {"v_hidden": 1152, "v_ffn": 4304, "v_depth": 27, "v_heads": 16, "taps": 3}
-_QWEN3 = {"kv_heads": 8, "head_dim": 128, "vocab": 151_936}
+_SMALL = Shape(  # what the Qwen3-VL models below share; vision tower of 2B and 4B
+    hidden=2048, ffn=6144, layers=28, heads=16, kv_heads=8, head_dim=128, vocab=151_936, tied=True,
+    v_hidden=1024, v_ffn=4096, v_depth=24, v_heads=16, taps=3,
+)  # fmt: skip
+_LARGE = replace(_SMALL, v_hidden=1152, v_ffn=4304, v_depth=27, tied=False)
 KNOWN: dict[str, Shape] = {  # config.json of the Hub's models; Instruct and Thinking are alike
-    "Qwen3-VL-2B": Shape(hidden=2048, ffn=6144, layers=28, heads=16, tied=True, **_QWEN3, **_VISION_S),
-    "Qwen3-VL-4B": Shape(hidden=2560, ffn=9728, layers=36, heads=32, tied=True, **_QWEN3, **_VISION_S),
-    "Qwen3-VL-8B": Shape(hidden=4096, ffn=12_288, layers=36, heads=32, tied=False, **_QWEN3, **_VISION_L),
-    "Qwen3-VL-32B": Shape(hidden=5120, ffn=25_600, layers=64, heads=64, tied=False, **_QWEN3, **_VISION_L),
+    "Qwen3-VL-2B": _SMALL,
+    "Qwen3-VL-4B": replace(_SMALL, hidden=2560, ffn=9728, layers=36, heads=32),
+    "Qwen3-VL-8B": replace(_LARGE, hidden=4096, ffn=12_288, layers=36, heads=32),
+    "Qwen3-VL-32B": replace(_LARGE, hidden=5120, ffn=25_600, layers=64, heads=64),
     "Qwen2.5-VL-7B": Shape(
         hidden=3584, ffn=18_944, layers=28, heads=28, kv_heads=4, head_dim=128, vocab=152_064, tied=False,
         v_hidden=1280, v_ffn=3420, v_depth=32, v_heads=16, taps=0, patch=14, bias=True,

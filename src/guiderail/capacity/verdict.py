@@ -108,9 +108,10 @@ def _too_large(p: Params, s: Setup, d: Device) -> str:
     ways |= dict.fromkeys(("optimizer", "gradients"), f"{row}.mode: lora, more actors (trainer.kind: ray)")
     ways |= {"reference": f"{row}.kl_coef: 0, which needs no frozen copy", "unfolded copy": "engine.kind: vllm"}
     need = d.total / GB - HEADROOM * d.limit / GB
+    way = ways.get(largest, "a smaller model or a larger device")
     return (
-        f"{d.role}: {d.total / GB:.1f} GB do not fit into {HEADROOM:.0%} of {d.limit / GB:.1f} GB ({need:.1f} too much); "
-        f"most is {largest} ({d.parts()[largest] / GB:.1f}): {ways.get(largest, 'a smaller model or a larger device')}"
+        f"{d.role}: {d.total / GB:.1f} GB do not fit into {HEADROOM:.0%} of {d.limit / GB:.1f} GB ({need:.1f} too "
+        f"much); most is {largest} ({d.parts()[largest] / GB:.1f}): {way}"
     )
 
 

@@ -119,8 +119,5 @@ def forecast(s: Setup, plan: Plan, slots: int, overlap: bool) -> Forecast:
     rollout = n * steps / min(sampler, by_screens)
     train = n * train_seconds(s, rates, steps) / s.actor
     iteration = max(rollout, train) if overlap else rollout + train
-    if rollout >= train:
-        bottleneck = "screens" if by_screens < sampler else "sampling"
-    else:
-        bottleneck = "training"
+    bottleneck = "training" if rollout < train else "screens" if by_screens < sampler else "sampling"
     return Forecast(sampler, by_screens, wait, sampler * wait, rollout, train, 3600.0 * n / iteration, bottleneck)

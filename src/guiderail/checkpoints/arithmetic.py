@@ -47,7 +47,8 @@ def add_tasks(base: Tensor, models: Sequence[Tensor], weights: Sequence[float], 
         return base
     zero, *ends = _wide([base, *models])
     tasks = [t - zero for t in ends]
-    return zero + scale * task_arithmetic(tasks, torch.tensor(list(weights), dtype=zero.dtype))
+    merged: Tensor = task_arithmetic(tasks, torch.tensor(list(weights), dtype=zero.dtype))
+    return zero + scale * merged
 
 
 def add_ties(
@@ -101,7 +102,7 @@ def threshold(pieces: Callable[[], Iterable[Tensor]], density: float) -> float:
 def _bits(tasks: Iterable[Tensor], piece: int = 1 << 24) -> Iterator[Tensor]:
     """Magnitudes as integers of the same order, int64, `piece` at a time."""
     for task in tasks:
-        for part in task.detach().flatten().split(piece):
+        for part in torch.split(task.detach().flatten(), piece):
             yield part.float().abs().view(torch.int32).to(torch.int64)
 
 

@@ -104,7 +104,7 @@ def gap(a: Tensor, b: Tensor, piece: int = 1 << 24) -> Gap | None:
     if a.dtype == b.dtype and torch.equal(a, b):
         return None
     worst, total, differ = 0.0, 0.0, False
-    for one, two in zip(a.flatten().split(piece), b.flatten().split(piece), strict=True):
+    for one, two in zip(torch.split(a.flatten(), piece), torch.split(b.flatten(), piece), strict=True):
         x, y = one.double(), two.double()
         same = (x == y) | (x.isnan() & y.isnan())
         if bool(same.all()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from guiderail.checkpoints.merge import MergeError
 from guiderail.checkpoints.weights import rewrite
 
 Method = Literal["average", "task_arithmetic", "ties"]
+Change = Callable[[Tensor], Tensor]
 METHODS: tuple[Method, ...] = ("average", "task_arithmetic", "ties")
 
 
@@ -39,7 +40,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Family:
-    """Models and what binds them: digests of `models` and of their nearest common ancestor, all ancestors, all tasks."""
+    """Models and what binds them: the digest of their nearest common ancestor, all ancestors, all tasks."""
 
     models: tuple[m.Link, ...]
     common: str
@@ -100,9 +101,7 @@ def base_of(models: Sequence[Path], found: Family, given: Path | None) -> Path:
         raise MergeError(f"{base}: is not an ancestor of all models; task vectors need a common start")
     same = [x for x, link in zip(models, found.models, strict=True) if link.sha256 == digest]
     if same:
-        raise MergeError(
-            f"{same[0]}: is the start of the others, so its task vector is 0; leave it out, or use average"
-        )
+        raise MergeError(f"{same[0]}: is the start of the others, so its task vector is 0; leave it out, or average")
     return base
 
 
@@ -131,7 +130,7 @@ def merge_models(
     change = _change(recipe, ends, zero)
     rewrite(ends[0].folder, out, {name: change(name) for name in ends[0].forms}, dtype)
     told = [{**x.model_dump(), "weight": w} for x, w in zip(found.models, recipe.weights, strict=True)]
-    method = {"method": recipe.method, "models": told}
+    method: dict[str, Any] = {"method": recipe.method, "models": told}
     if start:
         method |= {"base": m.Link.to(start).model_dump(), "scale": recipe.scale}
     if recipe.method == "ties":
@@ -157,9 +156,7 @@ def _alike(one: Effective, other: Effective) -> None:
         raise MergeError(f"{one.checkpoint} and {other.checkpoint} do not hold the same tensors: {sorted(names)[:5]}")
 
 
-def _change(
-    recipe: Recipe, ends: list[Effective], zero: Effective | None
-) -> Callable[[str], Callable[[Tensor], Tensor]]:
+def _change(recipe: Recipe, ends: list[Effective], zero: Effective | None) -> Callable[[str], Change]:
     """name -> the merged tensor of that name."""
     if zero is None:
         return lambda n: lambda _: average([e.tensor(n) for e in ends], recipe.weights)

@@ -45,15 +45,21 @@ def early_refusals(p: Params) -> list[str]:
     comes back as notes."""
     checks.check_tasks(p)
     checks.check_browser(p)
+    notes = []
+    if p.trainer.kind == "ray":
+        try:
+            checks.check_trainer(p, "rl")
+        except ParamError as e:
+            notes.append(f"{e.message} (on the machine that runs rl)")
     if p.engine.kind != "vllm" or p.engine.url:
-        return []
+        return notes
     from guiderail.rollout.engines.vllm_server import find_build
 
     try:
         find_build(p.engine.python)
     except InputError as e:
-        return [f"engine.kind = 'vllm': {e} (on the machine that runs rl)"]
-    return []
+        notes.append(f"engine.kind = 'vllm': {e} (on the machine that runs rl)")
+    return notes
 
 
 def host_bytes() -> int:

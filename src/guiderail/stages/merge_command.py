@@ -42,9 +42,7 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--logits", type=float, metavar="L", help="|difference| of a logit (default: merge.tolerance)")
     p.add_argument("--no-logits", action="store_true", help="compare parameters alone; loads no model")
     p.add_argument("--any-dtype", action="store_true", help="let dtypes differ when the values are the same")
-    p.add_argument(
-        "--demos", default="results/demos", metavar="DIR", help="frames and answers (default: results/demos)"
-    )
+    p.add_argument("--demos", default="results/demos", metavar="DIR", help="frames and answers (results/demos)")
     p.add_argument("--episodes", type=int, default=8, metavar="N", help="demonstrations to probe (default: 8)")
     p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
     p.add_argument("--json", action="store_true", help="one JSON object")
