@@ -54,7 +54,7 @@ def asked(plan: str) -> dict[str, dict[str, str]]:
 
 def test_a_job_asks_for_what_params_say(project):
     project.set("resources.rl", {"gpu": 8, "cpus": 2, "mem_mb": 96000, "minutes": 1440})
-    found = asked(project.snakemake("-n", "--profile", "profiles/slurm", "--workflow-profile", "none"))
+    found = asked(project.snakemake("-n", "--cores", "4", "--profile", "profiles/slurm", "--workflow-profile", "none"))
     assert {k: found["rl"][k] for k in ("gpu", "mem_mb", "runtime", "threads", "slurm_partition")} == {
         "gpu": "8", "mem_mb": "96000", "runtime": "1440", "threads": "2", "slurm_partition": "gpu",
     }  # fmt: skip
