@@ -42,7 +42,7 @@ def problems(p):
     [
         ({"model": {"recompute": False}}, "most is activations"),
         ({"plan": {"gpu_memory_gb": 24.0}}, "do not fit into 92% of 24.0 GB"),
-        ({"trainer": {"kind": "local"}, "rl": {"mode": "full"}, "plan": {"gpu_memory_gb": 70.0}}, "rl.mode: lora"),
+        ({"trainer": {"kind": "local"}}, "lower env.slots (32)"),
         ({"sft": {"mode": "full"}, "plan": {"gpu_memory_gb": 70.0}}, "warm-up"),
         ({"plan": {"gpus": 4}}, "plan.gpus = 4"),
         ({"rl": {"micro_batch": 16}}, "rl.micro_batch"),

@@ -1,4 +1,4 @@
-"""Counts from a configuration are those of the models that transformers builds; known models have their published size."""
+"""Counts from a configuration are those of models that transformers builds; known ones have their published size."""
 
 from pathlib import Path
 
@@ -65,8 +65,13 @@ def test_names():
 
 @pytest.mark.parametrize(
     ("name", "screen", "tokens"),
-    [("Qwen3-VL-8B", (1920, 1080), 2040), ("Qwen3-VL-8B", (1280, 720), 880), ("Qwen3-VL-8B", (3840, 2160), 8160)]
-    + [("Qwen2.5-VL-7B", (1080, 2400), 3354), ("Qwen2.5-VL-7B", (1920, 1080), 2691)],
+    [
+        ("Qwen3-VL-8B", (1920, 1080), 2040),
+        ("Qwen3-VL-8B", (1280, 720), 880),
+        ("Qwen3-VL-8B", (3840, 2160), 8160),
+        ("Qwen2.5-VL-7B", (1080, 2400), 3354),
+        ("Qwen2.5-VL-7B", (1920, 1080), 2691),
+    ],
 )
 def test_tokens_of_a_screen(name, screen, tokens):
     assert KNOWN[name].sizing.tokens(*screen) == tokens

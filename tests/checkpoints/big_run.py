@@ -1,4 +1,4 @@
-"""One work on a checkpoint much larger than its memory may grow, watching anonymous memory (what is mapped is not held).
+"""One work on a checkpoint much larger than memory may grow, watching anonymous memory (what is mapped is not held).
 
 `python big_run.py consolidate|ties FOLDER` prints the bytes by which it grew at most, and the bytes of the checkpoint.
 """

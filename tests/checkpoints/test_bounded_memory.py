@@ -1,4 +1,4 @@
-"""Consolidating and merging hold about one file and one tensor of each source, not the checkpoint; and they are atomic."""
+"""Consolidating and merging hold about one file and one tensor of each source, not all; writing is atomic."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_ties_holds_one_file_and_one_tensor_of_each(big, tmp_path):
 
 
 def test_a_write_that_fails_leaves_nothing_and_the_next_one_succeeds(big, tmp_path, monkeypatch):
-    at, whole = big
+    at, _ = big
     written = []
 
     def failing(tensors, file, metadata=None):

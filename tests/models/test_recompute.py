@@ -1,4 +1,4 @@
-"""Recomputing layers gives the same values and gradients, in the lean forward and in the library's, and saves memory."""
+"""Recomputing layers gives the same values and gradients, in the lean forward and the library's, and saves memory."""
 
 import pytest
 import torch

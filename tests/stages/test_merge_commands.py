@@ -19,8 +19,8 @@ from guiderail.stages import evaluate, merge_models, paths
 from guiderail.tasks import splits
 from guiderail.workflow import presets
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "train"), str(TESTS / "checkpoints")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
 from test_demos import write as write_demos
 from test_merge import train
 from worlds import PROCESSOR, make_model

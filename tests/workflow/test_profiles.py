@@ -76,7 +76,7 @@ def test_changed_resources_run_nothing_again(project):
 
 @pytest.mark.timeout(600)
 def test_slurm_runs_the_jobs_it_is_asked_to(project, tmp_path):
-    """Two stages through sbatch, sacct and the plugin's job steps, for real but for Slurm itself."""
+    """A stage through sbatch, sacct and the plugin's job steps, for real but for Slurm itself."""
     fake = tmp_path / "slurm"
     fake.mkdir()
     for name, body in SLURM.items():
@@ -86,15 +86,14 @@ def test_slurm_runs_the_jobs_it_is_asked_to(project, tmp_path):
     flags = ["--profile", "profiles/slurm", "--workflow-profile", "none", "--latency-wait", "10"]
     flags += ["--slurm-init-seconds-before-status-checks", "1", "--default-resources", "slurm_account=lab"]
     flags += ["slurm_partition=main"]
-    out = project.snakemake(*flags, "--", "results/demos", PATH=path, FAKE_SLURM=str(fake))
+    out = project.snakemake(*flags, "--", "results/provision", PATH=path, FAKE_SLURM=str(fake))
     calls = (fake / "calls").read_text().splitlines()
-    assert project.ran() == ["demos", "provision"], out
-    assert len(calls) == 2
+    assert project.ran() == ["provision"], out
+    assert len(calls) == 1
     light = load(project.path / "params.yaml").resources.light
     for call in calls:
         assert f"-t {light.minutes}" in call and f"--mem {light.mem_mb}" in call and "-p main" in call, call
         assert "--gpus" not in call
-    assert "Nothing to be done" in project.snakemake("-n", "results/demos")
 
 
 @needs_kubernetes

@@ -60,7 +60,7 @@ def lock_folder() -> Path:
 
 
 def devices(env: Mapping[str, str] | None = None) -> list[str]:
-    """Devices of this machine that jobs may use: those named in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    """Devices that jobs may use: those named in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
     env = os.environ if env is None else env
     if ENV in env:
         return [x.strip() for x in env[ENV].split(",") if x.strip() and x.strip() != "-1"]
