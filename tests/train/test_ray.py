@@ -10,24 +10,31 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
+import torch
 from rank_run import SEEN, SMALL
-from worlds import PROCESSOR, MemoryLog, World, make_policy, run_rl
+from worlds import PROCESSOR, MemoryLog, World, make_learner, make_policy, run_rl
 
 from guiderail.checkpoints.sharded import newest_sharded
-from guiderail.params import Model
+from guiderail.cluster.head import patient, scratch
+from guiderail.cluster.start import OWN, ClusterError, check_size, ray_cluster
+from guiderail.params import Model, Prompt
 from guiderail.params_engine import Engine
 from guiderail.params_trainer import Trainer
+from guiderail.rewards.prm_judge import PrmModel
+from guiderail.rewards.process import StepContext
 
+os.environ |= OWN | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}  # before Ray reads them; the cluster's are the same
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'guiderail[ray]'")
 
 from guiderail.cluster.crew import Crew, pieces, reserve  # noqa: E402
-from guiderail.cluster.start import ClusterError, check_size, ray_cluster  # noqa: E402
 from guiderail.models.tiny import save  # noqa: E402
+from guiderail.rewards.ray_judges import JudgeActor, RemoteSigns  # noqa: E402
 from guiderail.train.ray_learner import Phase, train_on_ray  # noqa: E402
 from guiderail.train.ray_ranks import Job  # noqa: E402
-from guiderail.train.ray_sampler import EngineActor, RaySampler  # noqa: E402
+from guiderail.train.ray_sampler import EngineActor, RaySampler, Weights  # noqa: E402
 
 TRAINER = Trainer(kind="ray", actor=2, rollout=2, prm=0, restarts=2)
 
@@ -35,9 +42,6 @@ TRAINER = Trainer(kind="ray", actor=2, rollout=2, prm=0, restarts=2)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """This process, attached to a cluster that another one started; at the end that one is killed with -9."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     log, script = tmp_path_factory.mktemp("head") / "ray.log", Path(__file__).with_name("ray_head.py")
     head = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
     try:
@@ -47,7 +51,7 @@ def cluster(tmp_path_factory):
             yield SimpleNamespace(address=address, head=head)
     finally:
         below = psutil.Process(head.pid).children(recursive=True)
-        names = " ".join(" ".join(p.cmdline()) for p in below)
+        names = " ".join(p.name() for p in below)
         head.kill()
         head.wait()
     assert "gcs_server" in names and "raylet" in names
@@ -83,16 +87,14 @@ def engines(start, work, size=2, restarts=2):
     return model, Crew(EngineActor, args, reserve(TRAINER), 0, size, False, restarts)
 
 
-def rank_pids() -> list[int]:
-    """Processes that train, newest first."""
-    found = [
-        p
-        for p in psutil.process_iter(["cmdline", "create_time"])
-        if "RayTrainWorker" in "".join(p.info["cmdline"] or [])
-    ]
-    return [p.pid for p in sorted(found, key=lambda p: -p.info["create_time"])]
+def rank_pids(head) -> list[int]:
+    """Processes that train in the cluster of `head`."""
+    below = psutil.Process(head.pid).children(recursive=True)
+    return [p.pid for p in below if "RayTrainWorker" in "".join(p.cmdline())]
 
 
+@pytest.mark.e2e
+@pytest.mark.timeout(3000)
 def test_trains_as_one_process_does_though_a_sampler_and_a_trainer_are_killed(cluster, start, tmp_path):
     """kill -9 of a rollout process while it is needed, and of a learner's process; the curves are those of a run
     without Ray or kills."""
@@ -105,7 +107,7 @@ def test_trains_as_one_process_does_though_a_sampler_and_a_trainer_are_killed(cl
             killed.append(pids[1])
             os.kill(pids[1], signal.SIGKILL)
         if iteration == 2 and len(killed) == 1:
-            killed.append(rank_pids()[0])
+            killed.append(rank_pids(cluster.head)[0])
             os.kill(killed[1], signal.SIGKILL)
 
     phase = Phase(
@@ -154,6 +156,39 @@ def test_a_crew_replaces_the_dead_raises_errors_as_they_are_and_gives_up(cluster
         crew.run(["die"], lambda actor, i, piece: actor.do.remote(piece))
 
 
+def test_a_slow_node_is_waited_for():
+    told = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
+
+    def get_node(address, node_id):
+        found = next(told)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    services = SimpleNamespace(get_node=get_node)
+    patient(services)
+    assert services.get_node("here", node_id="n") == {"node": 1}
+    never = SimpleNamespace(get_node=lambda: (_ for _ in ()).throw(RuntimeError("never")))
+    patient(never, seconds=0.0)
+    with pytest.raises(RuntimeError, match="never"):
+        never.get_node()
+    patient(SimpleNamespace())  # another Ray
+
+
+def test_folders_of_killed_clusters_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("guiderail.cluster.head.LONGEST", 1000)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead, living = (tmp_path / f"guiderail-ray-{pid}-x" for pid in (gone.pid, os.getpid()))
+    dead.mkdir(), living.mkdir()
+    made = scratch()
+    assert sorted(tmp_path.iterdir()) == sorted([living, made])
+    monkeypatch.setattr("guiderail.cluster.head.LONGEST", 3)
+    with pytest.raises(OSError, match="set TMPDIR"):
+        scratch()
+
+
 def test_pieces_are_even_and_in_order():
     assert pieces(list(range(7)), 3) == [[0, 1], [2, 3], [4, 5, 6]]
     assert pieces([1], 3) == [[1]] and pieces([], 2) == []
@@ -164,3 +199,75 @@ def test_a_split_that_the_cluster_cannot_hold_is_refused():
     with pytest.raises(ClusterError, match=r"has 4 GPUs; trainer's split of actor 4 \+ rollout 3 \+ prm 1 needs 8"):
         check_size(wide, {"GPU": 4.0, "CPU": 64.0}, "here:1")
     check_size(wide, {"GPU": 8.0, "CPU": 8.0}, "here:1")
+
+
+class Direct:
+    """Two actors of a crew in this process: what `Crew.run` does, without Ray."""
+
+    def __init__(self, *workers) -> None:
+        self.actors = [Handle(w) for w in workers]
+        self.fresh = [True] * len(workers)
+        self.told = []
+
+    def run(self, work, ask):
+        self.told.append([len(p) for p in work])
+        found = [ask(self.actors[i], i, piece) for i, piece in enumerate(work)]
+        self.fresh = [f and i >= len(work) for i, f in enumerate(self.fresh)]
+        return found
+
+
+class Handle:
+    """An object whose methods are called with `.remote`; keeps the last argument of each call."""
+
+    def __init__(self, worker) -> None:
+        self.worker, self.last = worker, []
+
+    def __getattr__(self, name):
+        def remote(*args):
+            self.last.append(args[-1])
+            return getattr(self.worker, name)(*args)
+
+        return SimpleNamespace(remote=remote)
+
+
+def test_an_engine_of_two_actors_gives_what_one_gives_with_the_weights_in_training(start, tmp_path, monkeypatch):
+    """Actors take the trained adapter, deal the batch in order, and get each frame once."""
+    monkeypatch.setattr(ray, "get", lambda x: x)
+    learner = make_learner(policy := make_policy(), SMALL)
+    with torch.no_grad():
+        for n, x in learner.named.items():
+            if "lora_B" in n:
+                x.copy_(torch.arange(x.numel()).view_as(x).sin() * 0.1)
+    world = World(policy, SMALL)
+    args = (os.getcwd(), str(start), Model(path=str(start), device="cpu"), SMALL, Engine(), 1, str(tmp_path), 0)
+    crew = Direct(EngineActor(*args), EngineActor(*args))
+    sampler = RaySampler(crew)
+    with pytest.raises(AssertionError, match="handed over"), sampler.sampling(world.frames, 0):
+        pass
+    sampler.weights = Weights("v1", learner.weights())
+    wanted = world.collect(world.tasks(0), 0)[0]
+    for _ in range(2):
+        with sampler.sampling(world.frames, 0) as world.engine:
+            found = world.collect(world.tasks(0), 0)[0]
+            world.collect(world.tasks(0), 0)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.steps[0].completion.ids == other.steps[0].completion.ids
+            assert one.steps[0].completion.logprobs == pytest.approx(other.steps[0].completion.logprobs, abs=1e-4)
+    assert crew.told == [[4, 4]] * 4
+    assert [len(frames) for frames in crew.actors[0].last] == [1, 0, 1, 0]
+
+
+def test_judges_elsewhere_say_what_one_here_says(start):
+    frames = World(make_policy(), SMALL).frames
+    steps = [
+        StepContext("go", (), frames.paint(n), f"CLICK {n}", frames.paint(n + 1), "act", 160, 210, f"e/{n}")
+        for n in range(3)
+    ]
+    model, prompt = Model(path=str(start), device="cpu"), Prompt()
+    crew = Direct(*(JudgeActor(os.getcwd(), str(start), model, prompt, 4) for _ in range(2)))
+    signs = RemoteSigns(crew, 4)
+    signs.frames = frames
+    assert signs.batch == 8 and signs.signs([]).shape == (0, 2)
+    found = signs.signs(steps)
+    np.testing.assert_allclose(found, PrmModel(make_policy(), prompt, frames).signs(steps), rtol=1e-4)
+    assert [sorted(f) for f in crew.actors[0].last] == [sorted({steps[0].before, steps[0].after})]

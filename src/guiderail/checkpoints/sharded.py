@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from guiderail.checkpoints.dcp import DcpFolder
 from guiderail.checkpoints.manifest import sha256_file
@@ -39,7 +40,7 @@ def save_sharded(
 
     def write(beside: Path) -> None:
         dist.barrier()
-        dcp.save(tensors, checkpoint_id=str(beside), no_dist=False)
+        save(tensors, checkpoint_id=str(beside), no_dist=False)
         files = {f.name: sha256_file(f) for f in sorted(beside.iterdir())}
         head = {"step": step, "processes": dist.get_world_size(), "files": files, "meta": dict(meta)}
         (beside / HEAD).write_text(json.dumps(head, indent=1))
@@ -50,7 +51,7 @@ def save_sharded(
             shutil.rmtree(old)
     else:
         dist.barrier()
-        dcp.save(tensors, checkpoint_id=str(final.with_name(final.name + ".tmp")), no_dist=False)
+        save(tensors, checkpoint_id=str(final.with_name(final.name + ".tmp")), no_dist=False)
     dist.barrier()
     return final
 
@@ -92,7 +93,7 @@ def load_sharded(
     if wanted != set(saved):
         differ = sorted(wanted ^ set(saved))[:3]
         raise StateError(f"{newest}: holds other tensors than this model: {differ}; delete the attempt to start over")
-    dcp.load(tensors, checkpoint_id=str(newest))
+    load(tensors, checkpoint_id=str(newest))
     return int(head["step"]), dict(head["meta"])
 
 

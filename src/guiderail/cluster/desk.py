@@ -2,7 +2,7 @@
 
 Guarantees: a question of the trainers is handled once, in the stage's process, one after the other, and its answer goes
 to all of them that wait for it; an error there is raised in the trainers. A question left by trainers that are gone is
-answered into the void. Only the last answers are kept: the processes of a group are never further apart.
+answered into the void. Only the last answers are kept: those who ask keep the processes of a group closer together.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run as a service: `python -m guiderail.cluster.head READY CPUS GPUS STORE_BYTES`. Writes its address into the file READY
 once it can be attached to; ends, with its processes and its temporary folder, on SIGTERM. The service guard
-(service_guard.py) ends what is left of it when its stage dies; only the folder then stays.
+(service_guard.py) ends what is left of it when its stage dies; its folder is then removed by the next one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
+PATIENCE_S = 300.0
+NAME = "guiderail-ray"
 LONGEST = 40  # of the temporary folder's path: Ray puts sockets below it, whose paths Linux bounds at 107 bytes
 
 
@@ -24,7 +28,22 @@ def scratch() -> Path:
     root = tempfile.gettempdir()
     if len(os.fsencode(root)) > LONGEST:
         raise OSError(f"temporary folder {root}: longer than {LONGEST} bytes, too long for Ray; set TMPDIR to another")
-    return Path(tempfile.mkdtemp(prefix="guiderail-ray-", dir=root))
+    for old in Path(root).glob(f"{NAME}-*-*"):  # of clusters that were killed with -9
+        pid = old.name.split("-")[2]
+        if pid.isdecimal() and not alive(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{NAME}-{os.getpid()}-", dir=root))
+
+
+def alive(pid: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def shared_memory() -> int:
@@ -35,17 +54,37 @@ def shared_memory() -> int:
     return 0
 
 
+def patient(services: Any, seconds: float = PATIENCE_S) -> None:
+    """Let Ray wait for its node for `seconds` more than the 30 it has fixed: on a busy machine Python alone takes that.
+    services: `ray._private.services`; a version of Ray without `get_node` there is left as it is."""
+    ask = getattr(services, "get_node", None)
+    if ask is None:
+        return
+
+    def get_node(*args: Any, **options: Any) -> Any:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return ask(*args, **options)
+            except RuntimeError:  # not there yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = get_node
+
+
 def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
     """Start, tell the address, wait for SIGTERM."""
     stop = threading.Event()
-    for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(s, lambda *_: stop.set())
     folder = scratch()
     try:
         import ray
 
         # objects lie in shared memory; where that is small (containers), in files, which is slower and works
         where = {} if shared_memory() > store else {"_plasma_directory": str(folder)}
+
+        patient(ray._private.services)
         context = ray.init(
             address="local",
             num_cpus=cpus,
@@ -58,6 +97,8 @@ def main(ready: Path, cpus: int, gpus: int, store: int) -> None:
             _temp_dir=str(folder),
             **where,
         )
+        for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before now, a signal ends this process as it would
+            signal.signal(s, lambda *_: stop.set())
         beside = ready.with_name(ready.name + ".tmp")
         beside.write_text(context.address_info["gcs_address"])
         beside.rename(ready)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,8 @@ OWN = {
     "GLOO_SOCKET_IFNAME": "lo",
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: one machine, so Ray listens on the loopback alone
+    "RAY_agent_register_timeout_ms": "300000",  # as `head.patient`
+    "RAY_worker_niceness": "0",  # Ray's is 15: beside other work on the machine its processes would hardly run
 }
 
 
@@ -45,6 +49,7 @@ def ray_cluster(trainer: Trainer, log: Path) -> Iterator[Any]:
     ClusterError, ServiceError."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(trainer.start_timeout_s))
     if trainer.address:
         with _attached(trainer.address, trainer) as ray:
             yield ray
@@ -84,6 +89,7 @@ def _address(ready: Path, head: Service, timeout: float) -> str:
 def _attached(address: str, trainer: Trainer) -> Iterator[Any]:
     import ray
 
+    ours = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="warning", namespace=f"guiderail-{os.getpid()}")
     except (ConnectionError, RuntimeError, ValueError) as e:
@@ -91,6 +97,10 @@ def _attached(address: str, trainer: Trainer) -> Iterator[Any]:
             f"trainer.address = {address!r}: no Ray cluster to attach to ({' '.join(str(e).split())[:300]}). Start one "
             "(`ray start --head`), give the address it prints, and its token in RAY_AUTH_TOKEN if it asks for one."
         ) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():  # Ray puts its own in place of the stage's
+            for s, handler in ours.items():
+                signal.signal(s, handler)
     try:
         check_size(trainer, ray.cluster_resources(), address)
         yield ray
@@ -104,5 +114,6 @@ def check_size(trainer: Trainer, has: dict[str, float], address: str) -> None:
         if has.get(kind, 0.0) < wanted:
             raise ClusterError(
                 f"the cluster at {address} has {has.get(kind, 0.0):g} {kind}s; trainer's split of actor "
-                f"{trainer.actor} + rollout {trainer.rollout} + prm {trainer.prm} needs {wanted}. Lower it, or add nodes (`ray start`)."
+                f"{trainer.actor} + rollout {trainer.rollout} + prm {trainer.prm} needs {wanted}. Lower it, or add "
+                "nodes (`ray start`)."
             )

@@ -27,6 +27,8 @@ from guiderail.train.ray_sampler import RaySampler, Weights
 from guiderail.train.refill import PngFrames, Rollouts
 from guiderail.train.stop import Stop, Stopped
 
+PATIENCE_S = 10.0
+
 
 class LearnerLost(Explained, RuntimeError):
     """The learner's processes ended before their work was done; the message tells how and what to do."""
@@ -66,7 +68,7 @@ def train_on_ray(trainer: Trainer, job: Job, phases: Sequence[Phase], sampler: R
                     episodes, frames = source.collect(source.tasks(iteration, round), iteration, round)
             except Stopped as e:
                 stopped.append(e)
-                return e.code
+                return stop.signum
             return [ray.put((episodes, pngs_of(episodes, frames)))]
 
         def ended() -> bool:
@@ -87,7 +89,11 @@ def train_on_ray(trainer: Trainer, job: Job, phases: Sequence[Phase], sampler: R
             "scored": lambda x: phases[x[0]].on_scored(x[1], x[2]),
         }
         fitting.start()
-        serve(desk, handlers, ended)
+        try:
+            serve(desk, handlers, ended)
+        except BaseException:
+            fitting.join(PATIENCE_S)  # the trainers are told; left alone, Ray would tear them down in the middle
+            raise
         if stopped:
             raise stopped[0]
         fitting.check()

@@ -1,9 +1,9 @@
 """What each process of a Ray Train worker group does: open the start, shard it, run the RL loop of `train.rl`.
 
 Guarantees: all processes walk through the loop over the same episodes, which the stage's process collects for them;
-only the first tells the stage of curves and records. A group that replaces a lost one goes on from the last state in the
-attempt folder. What must not be tried again (a refused row, damaged input) ends the training with its reason; whatever
-else happens ends the process with its error, and Ray Train decides.
+only the first tells the stage of curves and records. A group that replaces a lost one goes on from the last state in
+the attempt folder. What must not be tried again (a refused row, damaged input) ends the training with its reason;
+whatever else happens ends the process with its error, and Ray Train decides.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class StageRollouts:
         if isinstance(answer, int):
             raise Stopped(answer)
         episodes, pngs = ray.get(answer[0])
+        dist.barrier()  # no process is ever more than one answer behind (see `cluster.desk`)
         frames = FrameStore(None)
         for png in pngs:
             frames.put(png)
