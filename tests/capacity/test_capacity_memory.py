@@ -57,7 +57,7 @@ def test_learner_by_hand():
 
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_activations_are_what_autograd_keeps(processor, tiny, mode):
-    """Within 15 % of what the text model's forward saves, by storage."""
+    """Within a fifth of what the text model's forward saves, by storage."""
     policy = Policy(make_model(processor), processor)
     c = policy.model.config.text_config
     if mode == "lora":
@@ -82,7 +82,7 @@ def test_activations_are_what_autograd_keeps(processor, tiny, mode):
         kv_heads=c.num_key_value_heads, head_dim=c.head_dim, vocab=c.vocab_size,
     )  # fmt: skip
     told = activation_bytes(setup_of(shape), packed.lengths[0])
-    assert kept == pytest.approx(told, rel=0.15)
+    assert kept == pytest.approx(told, rel=0.2)
 
 
 B2 = Chunk(head=400, frame=2691, answer=150, steps=5)  # a 7B model, 1080p, 150 answer tokens, on an H100
