@@ -1,5 +1,5 @@
 """The command line: one subcommand per stage of the chain, and setup, doctor, preset, check, schema, pretrain,
-manifest, consolidate, serve, pool, status, ui, view, replay.
+manifest, consolidate, serve, selftest, pool, status, ui, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -38,6 +38,7 @@ around it:
   consolidate put shards of a distributed run together
   serve       serve a model with vLLM (for rl --engine-url)
   osworld     check a folder of OSWorld's task files and report what each needs
+  selftest    try every instance of the desktop suite on local desktops
   pool        list machines of a pool, end orphans, show costs
   status      what is done, stale, running, failed or to do, as DVC and Snakemake see it
   ui          open MLflow on the runs
@@ -357,6 +358,18 @@ def _replay(args: argparse.Namespace) -> None:
     command.replay(args)
 
 
+def _selftest_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.bench.selftest import command_options
+
+    command_options(p)
+
+
+def _selftest(args: argparse.Namespace) -> None:
+    from guiderail.bench.selftest import run
+
+    run(args)
+
+
 def _status_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="one JSON object per job")
 
@@ -393,6 +406,11 @@ EXTRA = {
         "Check a folder of OSWorld's task files; report what the tasks need, and which are not covered and why.",
         _osworld_options,
     ),
+    "selftest": (
+        "Try every instance of the desktop suite on local desktops: start, doing nothing and tampering must score 0,\n"
+        "the scripted expert 1. Exit status 1 when one does not.",
+        _selftest_options,
+    ),
     "pool": ("List machines that carry our label, end those that nobody answers for, show costs.", _pool_options),
     "status": ("Show what of the chain is done, stale, running, failed or to do, and why.", _status_options),
     "ui": ("Open MLflow on the runs, on 127.0.0.1.", _ui_options),
@@ -409,6 +427,7 @@ RUN = {
     "serve": _serve,
     "osworld": _osworld,
     "pool": _pool,
+    "selftest": _selftest,
     "setup": _setup,
     "doctor": _doctor,
     "preset": _preset,

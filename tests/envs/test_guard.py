@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from guiderail.envs.guard import descendants
+from guiderail.envs.guard import descendants, remove
 from guiderail.envs.launch import PREFIX, sweep
 
 OWNER = """
@@ -69,3 +69,16 @@ def test_sweep_removes_what_a_dead_owner_left(tmp_path: Path) -> None:
         folder.mkdir()
     sweep(tmp_path)
     assert (left.exists(), mine.exists(), other.exists()) == (False, True, True)
+
+
+def test_a_folder_is_removed_but_not_what_its_links_lead_to(tmp_path: Path) -> None:
+    kept, folder = tmp_path / "kept", tmp_path / "folder"
+    kept.mkdir()
+    (kept / "file").touch()
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "f").touch()
+    (folder / "a" / "b" / "link").symlink_to(kept)
+    (folder / "file-link").symlink_to(kept / "file")
+    remove(str(folder))
+    assert not folder.exists() and (kept / "file").exists()
+    remove(str(folder))  # there is none: nothing to do

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from guiderail.actions.types import Finish, Wait
+from guiderail.bench.desktop_check import check_all, tamper
 from guiderail.envs.types import InfraError, JudgeError
 from guiderail.pool.providers.local_desktop import LocalDesktopProvider
 from guiderail.pool.vm import packages
+from guiderail.tasks.desktop.every import every
 from guiderail.tasks.desktop.suite import TEMPLATES, make
 from guiderail.tasks.instances import instance_seed
 from guiderail.tasks.types import TaskSpec
@@ -51,23 +53,6 @@ async def expert(env, task, stop_before=0):
     return done
 
 
-async def cheat(env, task):
-    """Write what the judge looks for everywhere but where it looks: its own file names, copies in other folders."""
-    made = make(task)
-    for check in made.task.checks:
-        wanted = (check.expected or {}).get("rules", {})
-        text = wanted.get("expected") if isinstance(wanted, dict) else wanted[0]["text"]
-        names = [*text] if isinstance(text, list) else []
-        content = str(text).encode() if not names else b"x"
-        dest = (check.result or {}).get("dest", "result.txt")
-        path = (check.result or {}).get("path", f"{HOME}/result.txt")
-        places = [f"{HOME}/{dest}", f"/tmp/{dest}", f"{path}.new", f"{HOME}/Desktop/{path.rpartition('/')[2]}"]
-        for place in places if check.func != "check_moved_jpgs" else [f"{HOME}/Desktop/{n}" for n in names]:
-            await env.machine.write(place, content)
-    for place in ("score", "scores.json", "judge/answer.json"):
-        await env.machine.write(f"{HOME}/{place}", b'{"scores": [1.0]}')
-
-
 def test_an_expert_one_that_stops_early_and_one_that_cheats():
     async def go():
         async with desktop() as env:
@@ -78,7 +63,7 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
             await env.step(Finish("success"))
             assert await env.evaluate() == 0  # doing nothing
             await env.reset(task)
-            await cheat(env, task)
+            await tamper(env.machine, make(task).task)
             await env.step(Finish("success"))
             assert await env.evaluate() == 0
             await expert(env, task)
@@ -87,12 +72,12 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
             await expert(env, task)
             assert await env.evaluate() == 1  # judged as it stands, also when the steps run out
             await env.machine.write(f"{HOME}/Desktop/other.txt", b"x")
-            assert "made Desktop/other.txt" in await env.task.side_effects(env.machine)
+            assert await env.side_effects() == ["made Desktop/other.txt"]  # and not the folder that was asked for
 
             task = spec("editor-append", "fresh")
             await expert(env, task, stop_before=1)
             assert await env.evaluate() == 0  # typed, not saved
-            await cheat(env, task)
+            await tamper(env.machine, make(task).task)
             assert await env.evaluate() == 0
             await expert(env, task)
             await env.step(Finish("success"))
@@ -105,6 +90,23 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
                 assert await env.evaluate() == wanted
 
     asyncio.run(go())
+
+
+def test_a_sample_of_all_instances():
+    """One of a kind of judge and of expert each; `guiderail selftest` tries all 1191."""
+    names = ("calc-add", "editor-save-copy", "files-move")
+    tasks = [every(name, 2)[-1] for name in names]  # values of the held-out side
+    found = asyncio.run(check_all(tasks, 2))
+    assert [str(c) for c in found if not c.ok] == [] and len(found) == len(names)
+
+
+def test_a_task_that_nothing_solves_counts_as_unsound(monkeypatch):
+    async def judge(self, machine, said):
+        return 1.0
+
+    monkeypatch.setattr("guiderail.envs.osworld_book.OsworldDesktopTask.judge", judge)
+    (found,) = asyncio.run(check_all(every("terminal-mkdir", 1), 1))
+    assert not found.ok and "start 1, nothing 1, tampered 1, expert 1" in str(found)
 
 
 def test_a_judge_that_fails_and_a_setup_that_fails_are_nobodys_failure(monkeypatch):

@@ -73,6 +73,8 @@ def test_without_walls_it_says_so_aloud_and_still_works(caplog: pytest.LogCaptur
             assert again.observation.frame == first.observation.frame
             assert "x" not in await env.machine.tree()
             below = psutil.Process(provider.slots[env].guard.pid).children(recursive=True)
+            server = next(p for p in below if "guiderail.pool.vm.server" in p.cmdline())
+            assert server.memory_full_info().uss < 32e6, "frames go back to the system when they are done with"
             assert not any(p.name() == "sleep" for p in below)
         finally:
             await provider.stop()

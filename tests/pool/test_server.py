@@ -140,6 +140,7 @@ def test_episode_through_the_client(pool: tuple[str, str]) -> None:
             assert first.observation.instruction == "noop noop/count/7/0" and first.observation.png[1:4] == b"PNG"
             assert (await env.step(CLICK)).raw_reward == 1.0
             assert (await env.oracle())[0]["text"] == "noop"
+            assert await env.side_effects() is None  # this screen has no home to look at
             assert (await env.step(Finish())).done
             assert await env.evaluate() == 2.0
             with pytest.raises(PoolRequestError, match="episode_over"):

@@ -78,6 +78,7 @@ def _episode(rng: np.random.Generator, ckpt: str, split: str, domain: str, templ
         "thoughts": json.dumps([hostile or f'click "{words[0]}"'] * steps),
         "actions": json.dumps([json.dumps(action)] * steps),
         "texts": json.dumps(["x"] * steps), "frames": json.dumps(shas[:-1]), "last_frame": shas[-1],
+        "side_effects": json.dumps([f"made {hostile or 'Desktop/x'}"] * (k % 2)) if template == "click-tab" else None,
     }  # fmt: skip
 
 

@@ -146,6 +146,15 @@ def test_html_is_one_file_and_hostile_text_stays_text(made: Made) -> None:
     assert f"script-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
 
 
+def test_what_else_changed_is_told_per_task(made: Made) -> None:
+    """Only of the template that was looked at; of three instances the second made a file."""
+    rows = pd.read_csv(made.out / "side_effects.csv")
+    assert set(rows["template"]) == {"click-tab"} and set(rows["split"]) == {"train", "fresh"}
+    assert rows["looked at"].tolist() == [3] * 6 and rows["with side effects"].tolist() == [1] * 6
+    assert set(rows["unexpected changes"]) == {f"1x made {HOSTILE}"}
+    assert "What else changed" in (made.out / "report.md").read_text()
+
+
 def test_markdown_tables_hold_and_links_exist(made: Made) -> None:
     text = (made.out / "report.md").read_text()
     assert "<script" not in text and "<img" not in text

@@ -158,6 +158,27 @@ def test_where_the_agent_ends_episodes_the_judge_sees_the_last_state_and_what_wa
     assert (e.outcome.kind, e.outcome.reward) == ("judge_error", None)
 
 
+def test_what_else_changed_is_kept_and_a_machine_that_fails_then_changes_no_outcome(world, play, monkeypatch):
+    monkeypatch.setattr("guiderail.rollout.episode.open_ended", lambda suite: suite == "fake")
+    said = {0: ["made Desktop/x"], 1: lost(), 2: None}
+
+    async def side_effects(env):
+        found = said[env.task.seed]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    (e,), _, _ = play([(task(0), 0)])
+    assert e.side_effects is None  # a screen that cannot tell
+    monkeypatch.setattr(FakeEnv, "side_effects", side_effects, raising=False)
+    episodes, _, _ = play(groups(3, 1))
+    assert [e.side_effects for e in episodes] == [("made Desktop/x",), None, None]
+    assert [e.outcome.kind for e in episodes] == ["success"] * 3 and [e.attempt for e in episodes] == [0, 0, 0]
+    world.faults[(task(0).id, 2, 0)] = lost()
+    (e,), _, _ = play([(task(0), 0)], max_infra_retries=0)
+    assert (e.outcome.kind, e.side_effects) == ("infra_error", None)
+
+
 @pytest.mark.parametrize("step", [0, 1])
 def test_infra_errors_are_resampled_on_a_new_lease(world, play, step):
     world.faults[(task(1).id, 0, step)] = lost("crash")

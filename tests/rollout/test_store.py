@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +56,8 @@ def episode(n: int, text: str = "CLICK", steps: int = 2, logprob: float = -0.1) 
     )  # fmt: skip
     task = TaskSpec("fake", "numbers", n, "heldout", 2, "form", 9, 0.5)
     rows = (row,) if steps else ()
-    return Episode(f"id{n}", f"g{n // 2}", n % 2, n % 3, task, text, OUTCOMES[n % 4], records, rows, "last")
+    effects = (None, (), ("made x", text))[n % 3]
+    return Episode(f"id{n}", f"g{n // 2}", n % 2, n % 3, task, text, OUTCOMES[n % 4], records, rows, "last", effects)
 
 
 def same(a: Episode, b: Episode) -> bool:
@@ -88,6 +90,14 @@ def test_columns_are_those_documented(tmp_path):
     assert episodes.n_tokens.tolist() == [6, 6] and episodes.task_id[0] == "fake/numbers/0/2"
     assert steps.frame[1] == f"{1:064x}" and steps.ids[0].tolist() == [1, 2, 300] and len(steps) == 4
     assert rows.span_start[0].tolist() == [40, 47]
+
+
+def test_a_table_of_an_older_version_has_no_side_effects(tmp_path):
+    write_episodes(tmp_path, [episode(2)])
+    file = tmp_path / "episodes.parquet"
+    assert pd.read_parquet(file).side_effects[0].tolist() == ["made x", "CLICK"]
+    pq.write_table(pq.read_table(file).drop_columns(["side_effects"]), file)
+    assert read_episodes(tmp_path)[0].side_effects is None
 
 
 def test_parts_append_replace_and_count_only_when_whole(tmp_path):

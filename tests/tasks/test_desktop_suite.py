@@ -3,6 +3,7 @@
 import pytest
 
 from guiderail.actions.types import Finish
+from guiderail.tasks.desktop.every import combinations, every
 from guiderail.tasks.desktop.experts import EXPERTS
 from guiderail.tasks.desktop.suite import SOURCES, TEMPLATES, make
 from guiderail.tasks.desktop.template import sources
@@ -83,6 +84,16 @@ def test_every_wording_says_the_same_and_the_expert_ends(name):
         assert "\n" not in decision[1]
     assert isinstance(done[-1], Finish)
     assert template.steps[0] <= len(done) <= template.steps[1] < template.max_steps
+
+
+def test_every_instance_once():
+    for name, count in (("editor-print", 10), ("calc-add", 72), ("editor-new-file", 104), ("files-rename", 46)):
+        tasks = every(name)
+        values = [tuple(sorted(make(t).values.items())) for t in tasks]
+        assert len(tasks) == len(set(values)) == count == len({t.id for t in tasks})
+        assert {t.wording for t in tasks} == {0, 1, 2}
+        assert every(name, 5) == tasks[:5] and {t.split for t in tasks[:2]} == {"train", "fresh"}
+    assert sum(combinations(s, side) for s in SOURCES.values() for side in ("train", "heldout")) == 1191
 
 
 def test_an_expert_that_does_not_see_its_target_stops():

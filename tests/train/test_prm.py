@@ -39,7 +39,7 @@ def test_it_learns_and_is_measured(tmp_path):
     steps = [labelled(frames, n) for n in range(20)]
     params = Prm(epochs=10, batch=6, micro_batch=6, lr=3e-3, bootstrap=100, save_every=1000)
     model = PrmModel(policy, Prompt(), frames)
-    made = prm.rows_of(model.prompts, steps[:12])
+    made = prm.rows_of(model, steps[:12])
     before, _ = prm.measure(model, steps[12:], params)
     learner = make_learner(policy, params)
     sft.train(policy, learner, made.rows, made.names, frames, params, seed=0, work=tmp_path, log=MemoryLog())
@@ -133,6 +133,8 @@ def test_steps_of_rollouts():
     assert (first.step.before, first.step.after, first.step.history, first.step.kind) == (a, b, (), "act")
     assert (last.step.before, last.step.after, last.step.kind) == (b, c, "terminate")
     assert last.step.history == ("text 0", "thought 1") and last.step.action == "text 2"
+    assert (first.step.said, first.step.point, first.step.ended) == ("text 0", (0.5, 0.5), False)
+    assert (last.step.said, last.step.point, last.step.ended) == ("thought 2", None, True)
     assert (first.good, last.good) == (True, False) and (first.step.width, first.step.height) == (160, 210)
     assert prm_data.from_episodes([episode(Outcome("infra_error", "crash"))], frames).steps == []
 

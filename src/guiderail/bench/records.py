@@ -40,6 +40,7 @@ COLUMNS: dict[str, str] = {
     "texts": "string",  # JSON list of what the model wrote
     "frames": "string",  # JSON list: sha256 of the frame seen at each step
     "last_frame": "string",
+    "side_effects": "string",  # JSON list: what changed beside what was asked for; empty where nobody looked
 }
 
 
@@ -71,6 +72,7 @@ def row(episode: Episode, checkpoint: str, number: int = 0) -> dict[str, Any]:
         "texts": json.dumps([s.completion.text for s in steps]),
         "frames": json.dumps([s.frame for s in steps]),
         "last_frame": episode.last_frame,
+        "side_effects": None if episode.side_effects is None else json.dumps(episode.side_effects),
     }
 
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from guiderail.actions.types import Action, Finish, Nav
 from guiderail.envs.accessibility import elements
-from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, find
+from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, Watched, find
 from guiderail.envs.machine import Machine, Refusal, Seen
 from guiderail.envs.types import InfraError, Observation, StepResult
 from guiderail.tasks.types import TaskSpec
+
+log = logging.getLogger("guiderail.envs.desktop")
+MAX_LINES = 100  # of side effects: one who unpacks an archive shall not fill the records
 
 
 class DesktopEnv:
@@ -92,10 +96,26 @@ class DesktopEnv:
         async with self._call("evaluate", self.call_timeout_s + self.task.judge_s, breaks=False):
             return float(await self.task.judge(self.machine, self.said))
 
+    async def side_effects(self) -> list[str] | None:
+        """See `types.Reports`: at most MAX_LINES; None for a task that does not watch, or a home that is not told."""
+        if self.task is None:
+            raise ValueError("side_effects before reset")
+        if not isinstance(self.task, Watched):
+            return None
+        async with self._call("side_effects", self.call_timeout_s, breaks=False):
+            try:
+                return (await self.task.side_effects(self.machine))[:MAX_LINES]
+            except (Refusal, ValueError) as e:
+                log.warning("what else changed is not known: %s", e)
+                return None
+
     async def oracle(self) -> list[dict[str, Any]]:
         """What the accessibility tree shows on the screen, in document order (see `accessibility.elements`)."""
         async with self._call("oracle", self.call_timeout_s + 30.0):
-            return elements(await self.machine.accessibility(), *self.machine.size)
+            try:
+                return elements(await self.machine.accessibility(), *self.machine.size)
+            except Refusal as e:
+                raise InfraError(f"the accessibility tree was not told: {e}", "crash") from e
 
     async def close(self) -> None:
         """Drop the connection. Idempotent."""

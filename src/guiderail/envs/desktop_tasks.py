@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from guiderail.actions.types import Action, Answer, Finish
 from guiderail.envs.machine import Machine
@@ -58,6 +58,15 @@ class DesktopTask(Protocol):
 
     async def judge(self, machine: Machine, said: Said) -> float:
         """Raw reward of the present state, at any time and more than once. What it raises is a judge_error."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A `DesktopTask` that knows what should not have changed."""
+
+    async def side_effects(self, machine: Machine) -> list[str]:
+        """What changed since setup that the judge does not look at. Raises Refusal, InfraError."""
         ...
 
 

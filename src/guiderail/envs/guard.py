@@ -10,11 +10,9 @@ Linux only. IN_FD and OUT_FD become descriptors 3 and 4 of CMD (Chromium's --rem
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import ctypes  # what else the library has is not imported: each slot and browser has a guard, and they add up
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -58,14 +56,33 @@ def kill_below(root: int, deadline_s: float = 10.0) -> None:
     while time.monotonic() < end:
         pids = descendants(root)
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+            except (ProcessLookupError, PermissionError):
+                continue  # it has ended
+        try:
             while os.waitpid(-1, os.WNOHANG)[0] > 0:
                 pass
+        except ChildProcessError:
+            pass  # none of them is our child
         if not pids:
             return
         time.sleep(0.005)
+
+
+def remove(folder: str) -> None:
+    """Remove a folder with all that is in it, as far as that can be done; links are not followed."""
+    for top, folders, names in os.walk(folder, topdown=False):
+        for name in names + folders:
+            path = os.path.join(top, name)
+            try:
+                (os.rmdir if name in folders and not os.path.islink(path) else os.unlink)(path)
+            except OSError:
+                continue  # left to the next sweep
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # as above
 
 
 def spawn(command: list[str], in_fd: int, out_fd: int) -> int:
@@ -114,7 +131,7 @@ def main(argv: list[str]) -> int:
     finally:
         if child:
             kill_below(os.getpid())
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove(scratch)
     return code & 0xFF
 
 

@@ -101,6 +101,15 @@ class Env(Protocol):
 
 
 @runtime_checkable
+class Reports(Protocol):
+    """An `Env` that can tell what an episode changed beside what it was asked for."""
+
+    async def side_effects(self) -> list[str] | None:
+        """Lines "made x", "changed x", "removed x" of the state now; None: nobody looked. Raises InfraError."""
+        ...
+
+
+@runtime_checkable
 class Observes(Protocol):
     """An `Env` whose screen changes by itself, so that it can be looked at without an action."""
 

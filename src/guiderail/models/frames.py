@@ -86,8 +86,7 @@ class FrameStore:
             if sha in self._images:
                 self._images.move_to_end(sha)
                 return self._images[sha]
-        with Image.open(io.BytesIO(self.get_png(sha))) as image:
-            array = np.asarray(image.convert("RGB"))
+        array = decoded(self.get_png(sha))
         array.setflags(write=False)
         with self._lock:
             self._images[sha] = array
@@ -115,6 +114,12 @@ class FrameStore:
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def decoded(png: bytes) -> np.ndarray:
+    """uint8 RGB pixels [height, width, 3] of a PNG."""
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def _write_atomically(path: Path, data: bytes, durable: bool) -> None:

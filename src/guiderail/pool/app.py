@@ -8,6 +8,7 @@ TOKEN` unless said otherwise; GET /openapi.json has all of it for machines:
     POST /v1/reset     {lease, token, request_id, task}         -> result
     POST /v1/step      {lease, token, request_id, action}       -> result
     POST /v1/evaluate  {lease, token, request_id}               -> {raw_reward}
+    POST /v1/side_effects {lease, token, request_id}            -> {lines}
     POST /v1/oracle    {lease, token, request_id}               -> {elements}
     POST /v1/close     {lease, token}                           -> {}
     GET  /v1/status -> counts    GET /v1/costs -> the ledger's totals
@@ -28,7 +29,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from guiderail.actions.wire import action_from_json
-from guiderail.envs.types import Env, StepResult
+from guiderail.envs.types import Env, Reports, StepResult
 from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, on_screen, read
 from guiderail.pool.gate import Gate
 from guiderail.pool.gui_rl import PATHS, GuiRl, add_routes
@@ -164,6 +165,18 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
             if not pool.calls_of(lease).started:
                 return NOT_RESET
             return ok({"raw_reward": await env.evaluate()})
+
+        return await call(lease, body.request_id, digest, act)
+
+    @app.post("/v1/side_effects")
+    async def side_effects(request: Request) -> Response:
+        body, digest = await read(request, Call)
+        lease = pool.lease(body.lease, body.token)
+
+        async def act(env: Env) -> Reply:
+            if not pool.calls_of(lease).started:
+                return NOT_RESET
+            return ok({"lines": await env.side_effects() if isinstance(env, Reports) else None})
 
         return await call(lease, body.request_id, digest, act)
 

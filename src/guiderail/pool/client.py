@@ -197,6 +197,11 @@ class RemoteEnv:
         """Raw reward of the current state. Raises JudgeError."""
         return float(_json(*await self.client.call(self.lease, "evaluate"))["raw_reward"])
 
+    async def side_effects(self) -> list[str] | None:
+        """What changed beside what was asked for, None where nobody looks."""
+        lines: list[str] | None = _json(*await self.client.call(self.lease, "side_effects"))["lines"]
+        return lines
+
     async def oracle(self) -> list[dict[str, Any]]:
         """DOM facts for scripted experts."""
         elements: list[dict[str, Any]] = _json(*await self.client.call(self.lease, "oracle"))["elements"]

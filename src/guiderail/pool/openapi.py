@@ -51,6 +51,7 @@ ROUTES: dict[str, tuple[type[Body], str, str]] = {
     "/v1/reset": (Reset, "Start a task.", ""),
     "/v1/step": (Step, "Do an action, once per request_id.", ""),
     "/v1/evaluate": (Call, "Judge the present state.", "{raw_reward}"),
+    "/v1/side_effects": (Call, "What changed beside what was asked for; null where nobody looks.", "{lines}"),
     "/v1/oracle": (Call, "Facts for scripted experts.", "{elements}"),
     "/v1/close": (Ref, "Give the lease back.", "{}"),
 }

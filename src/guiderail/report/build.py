@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from guiderail.bench.protocols import PROTOCOLS as RECORDED
-from guiderail.report import compare, curves, diagnosis, figures, filmstrip, judges, retrieval, tables
+from guiderail.report import compare, curves, diagnosis, figures, filmstrip, judges, retrieval, side_effects, tables
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLIT_NAME, draw, series_label
 from guiderail.report.summary import Bench, Tree, summarise
@@ -184,6 +184,10 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
         section.pictures = _figures(out, bench, tree, frames["templates"], prefix)
         section.tables = tables.reading(bench, tree, frames)
         section.tables[2:2] = diagnosis.reading(bench, frames["failures"], frames["worse"])
+        changed = side_effects.table(bench)
+        if len(changed):
+            tables.write(changed, out / f"{prefix}side_effects.csv")
+            section.tables.append(side_effects.reading(bench, changed))
         if "retrieval" in tree:
             tables.write(retrieval.table(tree["retrieval"]), out / f"{prefix}retrieval.csv")
             section.tables.append(retrieval.reading(bench, tree["retrieval"]))

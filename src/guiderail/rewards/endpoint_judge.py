@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from guiderail.endpoint import Endpoint, image_part, text_part
+from guiderail.models.frames import decoded
+from guiderail.rewards.changes import change_of
 from guiderail.rewards.process import StepContext, tally
 from guiderail.rewards.rubrics import SYSTEM, long_parts
 from guiderail.rollout.judging import Votes
@@ -26,7 +28,7 @@ class Pngs(Protocol):
 
 def messages(step: StepContext, frames: Pngs) -> list[dict[str, Any]]:
     """The request's messages: the grader's role, then texts and screens in the order of time."""
-    before, between, after = long_parts(step)
+    before, between, after = long_parts(step, change_of(step, lambda sha: decoded(frames.get_png(sha))))
     content = [text_part(before), image_part(frames.get_png(step.before)), text_part(between)]
     content += [image_part(frames.get_png(step.after)), text_part(after)]
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
+from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.params import Prompt as PromptParams
+from guiderail.rewards.changes import Change, change_of
 from guiderail.rewards.prm_prompts import JudgePrompts
 from guiderail.rewards.process import StepContext
 from guiderail.rollout.judging import Votes
@@ -39,12 +41,23 @@ class PrmModel:
         self.policy, self.frames, self.batch = policy, frames, batch
         self.prompts = JudgePrompts(PromptBuilder(policy.tokenizer, prompt, policy.image_tokens, policy.resized))
 
+    def prompt(self, step: StepContext) -> Prompt:
+        """The step as the model reads it. Raises KeyError for a frame that is not stored."""
+        return self.prompts.prompt(step, self._change(step))
+
+    def row(self, step: StepContext, good: bool) -> ChunkRow:
+        """The step as the model is trained on it."""
+        return self.prompts.row(step, self._change(step), good)
+
+    def _change(self, step: StepContext) -> Change:
+        return change_of(step, lambda sha: np.asarray(self.frames.get(sha)))
+
     def signs(self, steps: Sequence[StepContext], temperature: float = 1.0) -> Floats:
         """[n, 2]: probability of + and of - as the next token, of all tokens, at `temperature`."""
         found = [np.zeros((0, 2))]
         with torch.inference_mode():
             for i in range(0, len(steps), self.batch):
-                prompts = [self.prompts.prompt(s) for s in steps[i : i + self.batch]]
+                prompts = [self.prompt(s) for s in steps[i : i + self.batch]]
                 packed = self.policy.pack([(p.ids, p.frames) for p in prompts], self.frames, label="judged step")
                 last = torch.tensor(packed.lengths, device=self.policy.device) - 1
                 hidden = self.policy.hidden(packed)[torch.arange(len(prompts), device=last.device), last]

@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from guiderail.actions.types import Action, Finish, Wait
+from guiderail.actions.types import Action, Click, Drag, Finish, LongPress, Move, Scroll, Wait
 from guiderail.envs.types import Env, Observation
 from guiderail.rollout.judging import Judged, Votes
 from guiderail.tasks.types import TaskSpec
@@ -29,7 +29,9 @@ class StepContext:
 
     history: the agent's earlier steps in its own words, oldest first (the thought, or the action where there was none).
     before, after: sha256 of the frame the policy saw and of the one it led to (the same when the episode ended without
-    another look). action: what the model wrote, verbatim. key: names the step, for seeds and messages.
+    another look). action: what the model wrote, verbatim. key: names the step, for seeds and messages. said: the step
+    in the agent's own words, as history will have it. point: where it acted, as fractions of the screen; None when
+    nowhere. ended: whether the episode ended with it.
     """
 
     instruction: str
@@ -41,6 +43,9 @@ class StepContext:
     width: int
     height: int
     key: str
+    said: str = ""
+    point: tuple[float, float] | None = None
+    ended: bool = False
 
 
 class StepJudge(Protocol):
@@ -56,6 +61,13 @@ def kind_of(action: Action) -> StepKind:
     if isinstance(action, Finish):
         return "terminate"
     return "wait" if isinstance(action, Wait) else "act"
+
+
+def point_of(action: Action) -> tuple[float, float] | None:
+    """Where an action acts: its point, the end of a drag, None for one without a place."""
+    if isinstance(action, Drag):
+        return action.x2, action.y2
+    return (action.x, action.y) if isinstance(action, Click | LongPress | Move | Scroll) else None
 
 
 def read_vote(text: str) -> int | None:
@@ -121,6 +133,9 @@ def context_of(done: Judged, instruction: str, history: tuple[str, ...], key: st
         width=done.before.width,
         height=done.before.height,
         key=f"{key}/{done.step}",
+        said=said(done),
+        point=point_of(done.action),
+        ended=done.ended,
     )
 
 

@@ -8,6 +8,7 @@ for the small one, which is trained on it.
 
 from __future__ import annotations
 
+from guiderail.rewards.changes import Change, repeated
 from guiderail.rewards.process import StepContext, StepKind
 
 HISTORY = 16
@@ -37,6 +38,15 @@ LONG: dict[StepKind, str] = {
 }
 SHORT_SYSTEM = "Judge the step."
 SHORT: dict[StepKind, str] = {"act": "", "wait": "Waiting. ", "terminate": "The end. "}
+MEASURED: dict[Change, tuple[str, str]] = {
+    "same": ("The two screens are equal, pixel for pixel.", "Nothing changed."),
+    "here": ("The screen changed where the step acted.", "Changed here."),
+    "away": ("The screen changed, but not near the point where the step acted.", "Changed away."),
+    "changed": ("The screen changed.", "Changed."),
+    "unseen": ("The episode ended with this step; the screen after it was not seen.", "Ended."),
+}
+"""What was measured, for a model from elsewhere and for the small one."""
+AGAIN = ("The agent said the same of an earlier step.", "Again.")
 ANSWER = "\\boxed{"
 GRADE = {1: "+1}", -1: "-1}"}
 """What follows `ANSWER`. The small model is given `ANSWER` and asked for the sign."""
@@ -47,7 +57,12 @@ def quoted(text: str) -> str:
     return f"<<<{text.replace('<<<', '< < <').replace('>>>', '> > >')}>>>"
 
 
-def long_parts(step: StepContext) -> tuple[str, str, str]:
+def measured(step: StepContext, change: Change, form: int) -> str:
+    """What was measured of a step in words; form: 0 for a model from elsewhere, 1 for the small one."""
+    return MEASURED[change][form] + (f" {AGAIN[form]}" if repeated(step) else "")
+
+
+def long_parts(step: StepContext, change: Change) -> tuple[str, str, str]:
     """(text before the first frame, between the frames, after the second) for a model from elsewhere."""
     done = step.history[-HISTORY:]
     skipped = len(step.history) - len(done)
@@ -55,10 +70,11 @@ def long_parts(step: StepContext) -> tuple[str, str, str]:
     lines += [f"{skipped + i + 1}. {quoted(h)}" for i, h in enumerate(done)]
     before = f"Task: {quoted(step.instruction)}\nDone before:\n" + ("\n".join(lines) or "nothing") + "\nScreen before:"
     between = f"The step, as the agent wrote it:\n{quoted(step.action)}\nScreen after:"
-    return before, between, f"{LONG[step.kind]}\nEnd with \\boxed{{+1}} or \\boxed{{-1}}."
+    facts = f"Measured: {measured(step, change, 0)}"
+    return before, between, f"{facts}\n{LONG[step.kind]}\nEnd with \\boxed{{+1}} or \\boxed{{-1}}."
 
 
-def short_parts(step: StepContext) -> tuple[str, str, str]:
+def short_parts(step: StepContext, change: Change) -> tuple[str, str, str]:
     """The same for the small model: as few tokens as carry the step."""
     done = "\nDone: " + "; ".join(step.history[-HISTORY:]) if step.history else ""
-    return f"{step.instruction}{done}\n", f"\n{SHORT[step.kind]}{step.action}\n", ""
+    return f"{step.instruction}{done}\n", f"\n{SHORT[step.kind]}{step.action}\n", f"\n{measured(step, change, 1)}"

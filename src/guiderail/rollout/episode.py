@@ -9,6 +9,7 @@ step) alone. Does not retry (the collector does) and never executes model text.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from typing import Protocol
 from guiderail.actions.codec import Codec
 from guiderail.actions.types import Action, Finish, ParseFailure
 from guiderail.actions.wire import action_dumps
-from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, StepResult
+from guiderail.envs.types import Cause, Env, InfraError, Observation, Outcome, Reports, StepResult
 from guiderail.models.prompts import Example, PromptBuilder
 from guiderail.models.rows import Prompt
 from guiderail.rollout.judging import Judge, Judged, Votes
@@ -26,6 +27,8 @@ from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRec
 from guiderail.seeds import derive_seed
 from guiderail.tasks.suites import open_ended
 from guiderail.tasks.types import TaskSpec
+
+log = logging.getLogger("guiderail.rollout.episode")
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,7 @@ async def run_episode(
         outcome = last.outcome
     except InfraError as e:
         outcome = Outcome("infra_error", e.cause, None, str(e))
+    effects = await _side_effects(env, task) if outcome.reward is not None else None
     votes = dict(zip(verdicts, await asyncio.gather(*verdicts.values()), strict=True))
     return Episode(
         id=f"{task.id}/v{setting.policy_version}/{job.sibling}/{job.attempt}",
@@ -215,7 +219,20 @@ async def run_episode(
         ),
         rows=tuple(context.rows(setting.temperature)) if context else (),
         last_frame=seen.frame if seen else "",
+        side_effects=effects,
     )
+
+
+async def _side_effects(env: Env, task: TaskSpec) -> tuple[str, ...] | None:
+    """What else the episode changed. Its outcome stands: a machine that fails now only leaves this unknown."""
+    if not open_ended(task.suite) or not isinstance(env, Reports):
+        return None
+    try:
+        lines = await env.side_effects()
+    except InfraError as e:
+        log.warning("%s: what else changed is not known: %s", task.id, e)
+        return None
+    return None if lines is None else tuple(lines)
 
 
 async def _finished(env: Env, task: TaskSpec, action: Finish) -> Outcome:

@@ -8,7 +8,8 @@ read by `pandas.read_parquet(dir / "episodes.parquet")`. Does not store pixels: 
 Schema (list columns hold one entry per token, frame or span):
     episodes  id, group, sibling, attempt, policy_version, suite, template, seed, split, wording, domain, max_steps,
     threshold, task_id,
-              instruction, outcome, cause, reward (null when not measured), detail, n_steps, n_tokens, last_frame
+              instruction, outcome, cause, reward (null when not measured), detail, n_steps, n_tokens, last_frame,
+              side_effects (null when nobody looked)
     steps     episode_id, step, frame (the one the policy saw), chunk, prompt_len, ids, logprobs, finish_reason, text,
               weight_version (as a server reported it, else ""), temperature, top_p, max_new_tokens, seed, thought,
               action (canonical JSON), parse_error, policy_version, seconds_policy, seconds_env, votes, votes_invalid,
@@ -40,7 +41,7 @@ _TASK |= {"max_steps": _I32, "threshold": _F64}
 EPISODES = pa.schema(
     {"id": _TEXT, "group": _TEXT, "sibling": _I32, "attempt": _I32, "policy_version": _I32, **_TASK, "task_id": _TEXT}
     | {"instruction": _TEXT, "outcome": _TEXT, "cause": _TEXT, "reward": _F64, "detail": _TEXT}
-    | {"n_steps": _I32, "n_tokens": _I32, "last_frame": _TEXT}
+    | {"n_steps": _I32, "n_tokens": _I32, "last_frame": _TEXT, "side_effects": pa.list_(_TEXT)}
 )
 STEPS = pa.schema(
     {"episode_id": _TEXT, "step": _I32, "frame": _TEXT, "chunk": _I32, "prompt_len": _I32}
@@ -127,15 +128,16 @@ def _episode_record(e: Episode) -> dict[str, Any]:
         "detail": o.detail,
         "n_steps": len(e.steps),
         "n_tokens": sum(len(s.completion.ids) for s in e.steps),
+        "side_effects": e.side_effects,
     }
 
 
 def _episode(d: dict[str, Any], steps: tuple[StepRecord, ...], rows: tuple[ChunkRow, ...]) -> Episode:
     task = TaskSpec(**{k: d[k] for k in _TASK})
     outcome = Outcome(d["outcome"], d["cause"], d["reward"], d["detail"])
-    return Episode(
-        d["id"], d["group"], d["sibling"], d["attempt"], task, d["instruction"], outcome, steps, rows, d["last_frame"]
-    )
+    effects = None if d["side_effects"] is None else tuple(d["side_effects"])
+    head = (d["id"], d["group"], d["sibling"], d["attempt"], task, d["instruction"])
+    return Episode(*head, outcome, steps, rows, d["last_frame"], effects)
 
 
 _STEP = ("step", "frame", "chunk", "prompt_len", "thought", "action", "parse_error", "policy_version")

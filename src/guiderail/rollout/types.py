@@ -66,7 +66,10 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: `group` ties GRPO siblings (same task instance), `attempt` counts infra re-samples."""
+    """A finished episode: `group` ties GRPO siblings (same task instance), `attempt` counts infra re-samples.
+
+    side_effects: what it changed beside what it was asked for (see `tasks.side_effects`); None: nobody looked.
+    """
 
     id: str
     group: str
@@ -78,3 +81,4 @@ class Episode:
     steps: tuple[StepRecord, ...]
     rows: tuple[ChunkRow, ...] = field(repr=False, default=())
     last_frame: str = ""
+    side_effects: tuple[str, ...] | None = None

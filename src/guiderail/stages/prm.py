@@ -81,7 +81,7 @@ def make(ctx: StageContext, tasks: dict[str, Any], policy: Path, out: Path) -> N
     builder = PromptBuilder(opened.policy.tokenizer, p.prompt, opened.policy.image_tokens, opened.policy.resized)
     data, frames = collected(ctx.work / "data", tasks, policy, builder, ctx)
     model = PrmModel(opened.policy, p.prompt, frames)
-    made = prm.rows_of(model.prompts, data["train"].steps)
+    made = prm.rows_of(model, data["train"].steps)
     steps = sft.steps_of(len(made.rows), p.prm)
     ctx.say(
         f"{len(made.rows)} steps of {len(made.tasks)} tasks, {sum(s.good for s in data['train'].steps)} of them good; "

@@ -16,7 +16,6 @@ from guiderail.bench.calibration import Judged, calibration
 from guiderail.models.rows import ChunkRow
 from guiderail.params_prm import Prm
 from guiderail.rewards.prm_judge import PrmModel
-from guiderail.rewards.prm_prompts import JudgePrompts
 from guiderail.train.prm_data import Labelled
 
 
@@ -29,10 +28,10 @@ class JudgeRows:
     tasks: list[str]
 
 
-def rows_of(prompts: JudgePrompts, steps: Sequence[Labelled]) -> JudgeRows:
+def rows_of(model: PrmModel, steps: Sequence[Labelled]) -> JudgeRows:
     """Rows of labelled steps, in order."""
     return JudgeRows(
-        [prompts.row(s.step, s.good) for s in steps],
+        [model.row(s.step, s.good) for s in steps],
         [f"step {s.step.key}" for s in steps],
         sorted({s.task.id for s in steps}),
     )

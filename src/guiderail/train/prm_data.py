@@ -26,7 +26,7 @@ from guiderail.models.prompts import PromptBuilder
 from guiderail.params_prm import Prm
 from guiderail.pool.client import PoolClient, RemoteEnv
 from guiderail.pool.work import map_pool
-from guiderail.rewards.process import StepContext, context_of, kind_of, said
+from guiderail.rewards.process import StepContext, context_of, kind_of, point_of, said
 from guiderail.rewards.progress import Facts, ProgressJudge
 from guiderail.rollout.judging import Judged
 from guiderail.rollout.types import Episode
@@ -209,7 +209,7 @@ def from_episodes(episodes: Sequence[Episode], frames: FrameStore) -> Collected:
             if not s.action or s.parse_error:
                 continue
             after = e.steps[i + 1].frame if i + 1 < len(e.steps) else e.last_frame
-            png = frames.get_png(s.frame)
+            png, action = frames.get_png(s.frame), action_from_json(json.loads(s.action))
             if s.votes:
                 context = StepContext(
                     instruction=e.instruction,
@@ -217,10 +217,13 @@ def from_episodes(episodes: Sequence[Episode], frames: FrameStore) -> Collected:
                     before=s.frame,
                     action=s.completion.text,
                     after=after,
-                    kind=kind_of(action_from_json(json.loads(s.action))),
+                    kind=kind_of(action),
                     width=int.from_bytes(png[16:20], "big"),  # PNG IHDR
                     height=int.from_bytes(png[20:24], "big"),
                     key=f"policy/{e.id}/{s.step}",
+                    said=" ".join((s.thought or s.completion.text).split()),
+                    point=point_of(action),
+                    ended=s is e.steps[-1] and e.outcome.cause != "step_limit",
                 )
                 found.append(Labelled(context, s.votes[0] > 0, e.task, "policy", f"policy/{e.id}"))
             else:
@@ -246,8 +249,9 @@ def read_steps(path: Path) -> list[Labelled]:
     made = []
     for line in path.read_bytes().splitlines():
         d = json.loads(line)
-        step = StepContext(**d["step"] | {"history": tuple(d["step"]["history"])})
-        made.append(Labelled(step, d["good"], TaskSpec.from_json(d["task"]), d["source"], d["episode"]))
+        s = d["step"]
+        s["history"], s["point"] = tuple(s["history"]), None if s["point"] is None else tuple(s["point"])
+        made.append(Labelled(StepContext(**s), d["good"], TaskSpec.from_json(d["task"]), d["source"], d["episode"]))
     return made
 
 

@@ -1,19 +1,23 @@
 """Parts of the in-VM server that need no desktop: forms, tokens, pictures, the settle rule, applications, cookies."""
 
+import contextlib
 import io
 import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
-from guiderail.pool.vm import home, packages, sandbox
+from guiderail.pool.vm import home, pace, packages, sandbox
 from guiderail.pool.vm.desktop import Desktop, command_of
 from guiderail.pool.vm.guest import DirectGuest, GuestError, run
 from guiderail.pool.vm.http import Refused, Request, Response, TcpServer, as_json, handler_of
@@ -71,6 +75,56 @@ def test_tokens_faults_and_bodies(url: str) -> None:
         assert s.recv(100).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.parametrize(
+    ("sent", "status", "closed"),
+    [
+        (b"GET / HTTP/1.1\r\nAuthorization: Bearer a-token\r\n\r\n", b"200", False),
+        (b"GET / HTTP/1.1\r\nauthorization:Bearer a-token\r\nCONNECTION: Close\r\n\r\n", b"200", True),
+        (b"GET / HTTP/1.0\r\nAuthorization: Bearer a-token\r\n\r\n", b"200", True),
+        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"413", True),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"413", True),
+        (b"GET /\r\n\r\n", b"400", True),
+        (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", b"400", True),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", b"400", True),
+        (b"GET /" + b"x" * (1 << 17) + b" HTTP/1.1\r\n\r\n", b"400", True),
+    ],
+)
+def test_lines_of_http(url: str, sent: bytes, status: bytes, closed: bool) -> None:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as s:
+        s.sendall(sent)
+        said = s.recv(1000)
+        assert said.startswith(b"HTTP/1.1 " + status)
+        assert (b"Connection: close" in said) is closed
+        s.settimeout(0.2 if not closed else 10)
+        with pytest.raises(TimeoutError) if not closed else contextlib.suppress(ConnectionResetError):
+            assert s.recv(1) == b""
+
+
+def test_who_waits_for_a_go_gets_one(url: str) -> None:
+    """curl asks before it sends a large file."""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as s:
+        head = b"POST / HTTP/1.1\r\nAuthorization: Bearer a-token\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        s.sendall(head)
+        assert s.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        s.sendall(b"abc")
+        assert s.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("guiderail.pool.vm.server", {"http.client", "ssl", "email", "hashlib", "numpy", "asyncio"}),
+        ("guiderail.pool.vm.init", {"typing", "shutil", "contextlib"}),
+        ("guiderail.envs.guard", {"typing", "shutil", "contextlib"}),
+    ],
+)
+def test_what_every_slot_runs_is_lean(module: str, heavy: set[str]) -> None:
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {module}; print(*sys.modules)"
+    source = str(Path(home.__file__).parents[3])
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True)
+    assert not heavy & set(told.stdout.split())
+
+
 def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("GUIDERAIL_VM_TOKEN", raising=False)
     assert serve(["--host", "0.0.0.0", "--display", ":99"]) == 2
@@ -114,6 +168,10 @@ class World:
         self.look += 1
         return self.now()[1]
 
+    def same(self, frame: bytes) -> bool:
+        self.look += 1
+        return self.now()[1] == frame
+
     def work(self) -> tuple[bool, float]:
         return self.now()[2], self.now()[3]
 
@@ -129,7 +187,7 @@ RULE = Rule(quiet_s=0.03, limit_s=1.0)
 
 
 def settled(world: World) -> tuple[bool, int]:
-    found = settle(RULE, world.grab, world, world.active, world.ping)
+    found = settle(RULE, world, world, world.active, world.ping)
     return found.ok, world.look
 
 
@@ -153,9 +211,42 @@ def test_a_window_that_comes_meanwhile_is_asked_too() -> None:
     assert settled(world)[0] and world.pinged == [7, 8]
 
 
+def test_a_dialog_gets_the_time_that_its_button_takes() -> None:
+    """Neither pixels nor processor tell of it, and then the dialog closes: its successor needs only the rule's time."""
+    world = World((12, b"a", False, 0.0, 7), (13, b"b", False, 0.0, 8), (99, b"b", False, 0.0, 8))
+    found = settle(RULE, world, world, world.active, world.ping, lambda window: 0.3 if window == 7 else 0.0)
+    assert (found.ok, found.frame, world.pinged) == (True, b"b", [7, 8]) and 12 < world.look < 25
+
+
 def test_a_screen_that_never_rests_ends_at_the_limit() -> None:
     world = World(*((i, bytes([i % 250]), False, 0.0, 0) for i in range(1, 400)))
     assert settled(world)[0] is False and world.pinged == []
+
+
+def test_only_programs_that_show_their_keys_are_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, did = [100.0], []
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: slept(s)))
+
+    def slept(seconds: float) -> None:
+        did.append("sleep")
+        now[0] += seconds
+
+    hand = pace.Pace(lambda: did.append("barrier"))
+    hand.begin("mousepad.Mousepad")
+    for key in (10, 10, 10):
+        hand.again(key)
+    assert did == []
+    hand.begin("galculator.Galculator")
+    hand.again(11)
+    assert did == []  # another key
+    hand.again(11)
+    assert did == ["barrier", "sleep", "barrier"] and now[0] == pytest.approx(100.11)
+    now[0] += 0.2
+    hand.again(11)
+    assert len(did) == 3  # slow enough by itself
+    for _ in range(1000):
+        hand.again(11)
+    assert now[0] < 100.4 + pace.LIMIT_S  # an action ends, whatever is typed
 
 
 def test_applications_are_chosen_by_name_and_never_pasted_together(tmp_path: Path) -> None:

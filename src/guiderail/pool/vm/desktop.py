@@ -17,6 +17,7 @@ from pathlib import Path
 from guiderail.actions.types import Action, Answer, Finish, Open
 from guiderail.pool.vm.guest import DirectGuest, Guest, GuestError, start, work
 from guiderail.pool.vm.input import Input
+from guiderail.pool.vm.pace import BUTTON_S, flash_of
 from guiderail.pool.vm.screen import Frames, RequestFrame
 from guiderail.pool.vm.settle import Rule, Settled, settle
 from guiderail.pool.vm.windows import Windows
@@ -32,7 +33,7 @@ class Desktop:
     def __init__(self, x: X11, frames: Frames, guest: Guest, rule: Rule) -> None:
         self.x, self.frames, self.guest, self.rule = x, frames, guest, rule
         self.windows = Windows(x)
-        self.input = Input(x, self.barrier)
+        self.input = Input(x, self.barrier, self.app)
         self.lock = threading.RLock()
         self.sandboxed = False
         self.untouched = False  # fresh, and nothing was asked of it since
@@ -52,6 +53,15 @@ class Desktop:
         if active := self.windows.active():
             self.windows.ping(active, BARRIER_S)
 
+    def app(self) -> str:
+        """The class of the active window, "" without one."""
+        active = self.windows.active()
+        try:
+            return self.windows.app(active) if active else ""
+        except XError:
+            self.x.sync()  # raises when the server itself is gone; else the window vanished
+            return ""
+
     def act(self, action: Action) -> None:
         """Do `action`; returns when the X server has it. Raises ValueError with nothing done, XError, GuestError."""
         with self.lock:
@@ -64,10 +74,21 @@ class Desktop:
                 case _:
                     self.input.do(action)
 
+    def patience(self, window: int) -> float:
+        """See `settle.settle`: a key that is shown as pressed, a button that has yet to act, are not the end."""
+        try:
+            if not window:
+                return 0.0
+            return max(flash_of(self.windows.app(window)), BUTTON_S if self.windows.kind(window) == "dialog" else 0.0)
+        except XError:
+            self.x.sync()  # raises when the server itself is gone; else the window vanished
+            return 0.0
+
     def settle(self, rule: Rule | None = None) -> Settled:
         """Wait until the screen has settled; see `settle.settle`. Raises XError."""
         with self.lock:
-            found = settle(rule or self.rule, self.frames.grab, self, self.windows.active, self.windows.ping)
+            windows = self.windows
+            found = settle(rule or self.rule, self.frames, self, windows.active, windows.ping, self.patience)
             self.input.keyboard.settled()
             return found
 

@@ -230,7 +230,7 @@ def layout(applications: Mapping[str, str]) -> dict[str, Any]:
         f"{HOME}/.bashrc": "PS1='user@desktop:\\w\\$ '\nalias ls='ls --color=auto'\nHISTFILE=~/.bash_history\n",
         f"{HOME}/.profile": "",
     }
-    folders = {HOME: 0o755, RUNTIME: 0o700, "/tmp": 0o1777, "/var/tmp": 0o1777}
+    folders = {HOME: 0o755, RUNTIME: 0o700, "/tmp": 0o1777, "/var/tmp": 0o1777, "/dev/shm": 0o1777}
     folders |= {f"{HOME}/{n}": 0o755 for n in FOLDERS}
     folders |= {path.rpartition("/")[0]: 0o755 for path in files}
     return {
@@ -241,5 +241,7 @@ def layout(applications: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-SESSION: tuple[tuple[str, ...], ...] = (("openbox", "--sm-disable"), ("pcmanfm", "--desktop"), ("tint2",))
-"""Programs of the session, in the order they start (after the message bus)."""
+MANAGER = ("openbox", "--sm-disable")
+"""The window manager; it has to be there before the rest (see `Windows.managed`)."""
+SESSION: tuple[tuple[str, ...], ...] = (("pcmanfm", "--desktop"), ("tint2",))
+"""The other programs of the session."""

@@ -6,16 +6,16 @@ Guarantees: bodies are bounded (MAX_BODY), connections are kept alive, a handler
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
-import socket
 import socketserver
+from _operator import _compare_digest as compare_digest  # what hmac's is; hmac itself would load OpenSSL
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+from guiderail.pool.vm.connection import Connection, Head
 
 log = logging.getLogger("guiderail.pool.vm")
 MAX_BODY = 512 << 20
@@ -104,61 +104,41 @@ def _read_part(request: Request, head: str, data: bytes) -> None:
         request.fields[names.get("name", "")] = data.decode(errors="replace")
 
 
-def handler_of(answer: Answer, token: str) -> type[BaseHTTPRequestHandler]:
+def handler_of(answer: Answer, token: str) -> type[Connection]:
     """A handler class that answers by `answer`."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version, sys_version = "guiderail-vm", ""
-        disable_nagle_algorithm = False  # a unix socket has none; `setup` sets it for TCP
-        wbufsize = 1 << 16
-
-        def setup(self) -> None:
-            if self.request.family != socket.AF_UNIX:
-                self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            super().setup()
-
-        def _serve(self) -> None:
+    class Handler(Connection):
+        def serve(self, head: Head) -> None:
             try:
-                response = self._answer()
+                response = self._answer(head)
             except Refused as e:
                 response = as_json({"status": "error", "message": str(e), "kind": e.kind}, e.status)
             except Exception as e:
-                log.exception("%s %s", self.command, self.path)
+                log.exception("%s %s", head.method, head.target)
                 told = {"status": "error", "message": f"{type(e).__name__}: {e}", "kind": "fault"}
                 response = as_json(told, 500)
-            self.send_response(response.status)
-            for name, value in {"Content-Type": response.kind, **response.headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(response.body)))
-            self.end_headers()
-            self.wfile.write(response.body)
-            self.wfile.flush()
+            self.reply(response.status, {"Content-Type": response.kind, **response.headers}, response.body)
 
-        def _answer(self) -> Response:
-            size = self.headers.get("Content-Length") or "0"
-            if not size.isdigit() or int(size) > MAX_BODY or self.headers.get("Transfer-Encoding"):
-                self.close_connection = True
+        def _answer(self, head: Head) -> Response:
+            size = head.headers.get("content-length") or "0"
+            if not _is_size(size) or "transfer-encoding" in head.headers:
+                self.ended = True
                 raise Refused(413, f"a body of at most {MAX_BODY} bytes with its length is taken", "bad_request")
-            body = self.rfile.read(int(size))
-            given = self.headers.get("Authorization") or ""
-            if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            body = self.body(int(size))
+            given = head.headers.get("authorization") or ""
+            if token and not compare_digest(given.encode(), f"Bearer {token}".encode()):
                 raise Refused(401, "the token is missing or wrong (Authorization: Bearer ...)", "unauthorized")
-            url = urlsplit(self.path)
+            url = urlsplit(head.target)
             query = {k: v[-1] for k, v in parse_qs(url.query).items()}
-            request = Request(self.command, url.path, query, body, self.headers.get("Content-Type") or "")
+            request = Request(head.method, url.path, query, body, head.headers.get("content-type") or "")
             read_form(request)
             return answer(request)
 
-        do_GET = do_POST = _serve
-
-        def address_string(self) -> str:
-            return str(self.client_address[0]) if self.client_address else "unix"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            log.debug(format, *args)
-
     return Handler
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= MAX_BODY
 
 
 class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

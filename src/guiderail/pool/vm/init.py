@@ -11,24 +11,25 @@ come as {"exit": pid, "status": code}.
 
 from __future__ import annotations
 
-import array
-import contextlib
-import ctypes
+import ctypes  # what else the library has is not imported: there is one of us in every slot
 import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any
+
+    Tell = Callable[[Mapping[str, Any]], None]
 
 PR_SET_DUMPABLE = 4
 MESSAGE = 1 << 20
-Tell = Callable[[Mapping[str, Any]], None]
 
 
 def spawn(order: Mapping[str, Any], fds: Sequence[int]) -> int:
@@ -81,42 +82,36 @@ def kill_all(tell: Tell, limit_s: float = 5.0) -> None:
     """Kill every process inside but this one."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # there is none
         if not reap(tell):
             return
         time.sleep(0.002)
     raise OSError(0, "a process does not die")
 
 
-def empty(folder: str, keep: Collection[str]) -> None:
-    """Remove what is in a folder, but not `keep`."""
+def empty(folder: str, keep: Collection[str] = ()) -> None:
+    """Remove what is in a folder, but not `keep`; a folder that was made unreadable is no hiding place."""
+    os.chmod(folder, 0o700)
     for entry in os.scandir(folder):
         if entry.path in keep:
             continue
         if entry.is_dir(follow_symlinks=False):
-            os.chmod(entry.path, 0o700)
-            shutil.rmtree(entry.path, onerror=forced)
+            empty(entry.path)
+            os.rmdir(entry.path)
         else:
             os.unlink(entry.path)
-
-
-def forced(function: object, path: str, info: object) -> None:
-    """A folder that was made unreadable is no hiding place."""
-    os.chmod(os.path.dirname(path), 0o700)
-    with contextlib.suppress(OSError):
-        os.chmod(path, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def lay_out(layout: Mapping[str, Any]) -> None:
     """Make folders and files: {"empty": [...], "keep": [...], "folders": {path: mode}, "files": {path: text}}."""
     for folder in layout["empty"]:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             empty(folder, layout["keep"])
+        except FileNotFoundError:
+            continue  # it is made below
     for folder, mode in layout["folders"].items():
         os.makedirs(folder, exist_ok=True)
         os.chmod(folder, mode)
@@ -131,8 +126,10 @@ def obey(order: Mapping[str, Any], fds: Sequence[int], tell: Tell) -> dict[str, 
         if order["do"] == "spawn":
             return {"pid": spawn(order, fds)}
         if order["do"] == "kill":
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 (os.killpg if order["group"] else os.kill)(order["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended
             return {}
         if order["do"] == "fresh":
             kill_all(tell)
@@ -147,8 +144,11 @@ def main(fd: int) -> int:
     """Serve until the socket closes."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
-        f.write("500")  # programs go first when memory ends, not who looks after them
+    try:
+        with open("/proc/self/oom_score_adj", "w") as f:
+            f.write("500")  # programs go first when memory ends, not who looks after them
+    except OSError:
+        pass  # some kernels do not let us
     sock = socket.socket(fileno=fd)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -157,25 +157,29 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def tell(message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        try:
             sock.send(json.dumps(message).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the socket's end is seen where it is read
 
     tell({"ready": os.getpid()})
     while True:
         ready, _, _ = select.select([fd, woken], [], [])
         if woken in ready:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 os.read(woken, 4096)
+            except BlockingIOError:
+                pass  # read before
             reap(tell)
         if fd in ready:
             data, ancillary, _, _ = sock.recvmsg(MESSAGE, socket.CMSG_SPACE(12))
             if not data:
                 return 0
-            fds = array.array("i")
-            for _, _, raw in ancillary:
-                fds.frombytes(raw[: len(raw) // 4 * 4])
+            fds = [
+                int.from_bytes(raw[i : i + 4], sys.byteorder) for _, _, raw in ancillary for i in range(0, len(raw), 4)
+            ]
             order = json.loads(data)
-            reply = obey(order, list(fds), tell)
+            reply = obey(order, fds, tell)
             for number in fds:
                 os.close(number)
             tell({"id": order["id"], **reply})

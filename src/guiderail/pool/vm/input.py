@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from guiderail.actions.types import Action, Click, Drag, Key, LongPress, Move, Scroll, Type, Wait, to_pixel
 from guiderail.pool.vm.keymap import CAPS, SHIFT, Keyboard, Stroke
+from guiderail.pool.vm.pace import Pace
 from guiderail.pool.vm.x11 import BUTTON_PRESS, BUTTON_RELEASE, KEY_PRESS, KEY_RELEASE, MOTION, X11
 
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
@@ -23,20 +24,24 @@ BATCH = 64  # keys between two looks whether the server keeps up
 
 
 class Input:
-    """Mouse and keyboard of one screen. `barrier()` returns when the programs have read what was pressed so far."""
+    """Mouse and keyboard of one screen. `barrier()` returns when the programs have read what was pressed so far,
+    `app()` tells the class of the active window."""
 
-    def __init__(self, x: X11, barrier: Callable[[], None]) -> None:
-        self.x, self.barrier = x, barrier
+    def __init__(self, x: X11, barrier: Callable[[], None], app: Callable[[], str]) -> None:
+        self.x, self.barrier, self.app = x, barrier, app
         self.keyboard = Keyboard(x)
+        self.pace = Pace(barrier)
 
     def do(self, action: Action) -> None:
         """Carry out `action`. Raises ValueError with nothing done, XError."""
+        self.pace.begin(self.app())
         match action:
             case Click(x, y, button, count):
                 if not 1 <= count <= MAX_CLICKS:
                     raise ValueError(f"Click.count = {count}: 1 to {MAX_CLICKS} clicks at once")
                 self._move(x, y)
                 for _ in range(count):
+                    self.pace.again(-BUTTONS[button])
                     self._press(BUTTONS[button])
             case Move(x, y):
                 self._move(x, y)
@@ -117,6 +122,7 @@ class Input:
         if any(s.shift for s in strokes) and shift not in strokes:
             strokes = [shift, *strokes]
         for stroke in strokes:
+            self.pace.again(stroke.keycode)
             self.x.fake(KEY_PRESS, stroke.keycode)
         for stroke in reversed(strokes):
             self.x.fake(KEY_RELEASE, stroke.keycode)
@@ -145,6 +151,7 @@ class Input:
         for i, char in enumerate(text):
             stroke = self.keyboard.find(char)
             assert stroke is not None, char
+            self.pace.again(stroke.keycode)
             if stroke.shift:
                 self.x.fake(KEY_PRESS, shift)
             self._tap(stroke)

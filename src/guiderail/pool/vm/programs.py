@@ -26,6 +26,7 @@ from guiderail.pool.vm.windows import WindowInfo
 
 PYTHON = "/usr/bin/python3"
 COMMAND_S, FILE_S, OPEN_S, CODE_S, TREE_S = 120.0, 60.0, 60.0, 30.0, 30.0
+TREE_TRIES = 3
 FILE_LIMIT = 256 << 20
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1.part~" && mv -f -- "$1.part~" "$1"'
 TREE = """
@@ -155,10 +156,15 @@ def terminal_text(desktop: Desktop) -> str:
 
 def _atspi(desktop: Desktop, what: str) -> str:
     code = Path(__file__).with_name("atspi.py").read_bytes()
-    done = _run(desktop, [PYTHON, "-I", "-", what], TREE_S, code)
-    if done.late or done.status:
-        why = done.error.decode(errors="replace").strip().rpartition("\n")[2] or f"not done within {TREE_S:g} s"
-        raise Refused(500, f"the accessibility tree cannot be read: {why}", "no_tree")
+    for _ in range(TREE_TRIES):
+        done = _run(desktop, [PYTHON, "-I", "-W", "ignore", "-", what], TREE_S, code)
+        if done.late or done.status >= 0:
+            break  # else a signal ended it: the library dies of programs that end while they are asked
+    if done.late:
+        raise Refused(500, f"the accessibility tree was not read within {TREE_S:g} s", "no_tree")
+    if done.status:
+        why = done.error.decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing"
+        raise Refused(500, f"the accessibility tree cannot be read: status {done.status}, {why}", "no_tree")
     return done.output.decode(errors="replace")
 
 

@@ -35,6 +35,10 @@ class Frames(Protocol):
         """The screen now."""
         ...
 
+    def same(self, frame: bytes) -> bool:
+        """Whether the screen now is `frame`."""
+        ...
+
 
 class FrameFile:
     """Xvfb's `-fbdir` file (X window dump format, 32 bits per pixel), mapped read-only."""
@@ -59,6 +63,13 @@ class FrameFile:
         """A copy of the pixels."""
         return self._map[self._start : self._end]
 
+    def same(self, frame: bytes) -> bool:
+        """See `Frames`; without a copy."""
+        import numpy as np
+
+        there = np.frombuffer(self._map, np.uint32, (self._end - self._start) // 4, self._start)
+        return np.array_equal(there, np.frombuffer(frame, np.uint32))
+
 
 class RequestFrame:
     """GetImage of the root window."""
@@ -69,6 +80,10 @@ class RequestFrame:
     def grab(self) -> bytes:
         """The pixels as the X server sends them."""
         return self.x.image()[: 4 * self.width * self.height]
+
+    def same(self, frame: bytes) -> bool:
+        """See `Frames`."""
+        return self.grab() == frame
 
 
 def rgb(frame: bytes, width: int, height: int) -> NDArray[np.uint8]:

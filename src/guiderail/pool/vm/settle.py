@@ -18,6 +18,18 @@ LOOK_S = 0.012
 TRIFLE = 0.25  # share of the quiet time that programs may compute (blinking cursors, timers)
 
 
+class Screen(Protocol):
+    """What is drawn."""
+
+    def grab(self) -> bytes:
+        """The pixels now."""
+        ...
+
+    def same(self, frame: bytes) -> bool:
+        """Whether the pixels are still those of `frame`."""
+        ...
+
+
 class Work(Protocol):
     """What the programs are doing."""
 
@@ -45,29 +57,38 @@ class Settled:
 
 
 def settle(
-    rule: Rule, grab: Callable[[], bytes], programs: Work, active: Callable[[], int], ping: Callable[[int], bool]
+    rule: Rule,
+    screen: Screen,
+    programs: Work,
+    active: Callable[[], int],
+    ping: Callable[[int], bool],
+    patience: Callable[[int], float] = lambda window: 0.0,
 ) -> Settled:
-    """Wait by the rule. `grab()`: the pixels; `active()`: the active window; `ping(window)`: it has read its events."""
+    """Wait by the rule. `active()`: the active window; `ping(window)`: it has read its events;
+    `patience(window)`: how long nothing may happen in that window, where the rule's time does not suffice."""
     start = time.monotonic()
     end = start + rule.limit_s
     asked = active()
     if asked:
         ping(asked)
     ping_ms = 1000 * (time.monotonic() - start)
-    frame, since = grab(), time.monotonic()
+    frame, since = screen.grab(), time.monotonic()
     _, used = programs.work()
     while True:
         time.sleep(LOOK_S)
-        seen, now = grab(), time.monotonic()
+        same, now = screen.same(frame), time.monotonic()
+        if not same:
+            frame = screen.grab()
         wants, total = programs.work()
-        if seen != frame or wants or total - used > max(TRIFLE * rule.quiet_s, 0.02):
-            frame, since, used = seen, now, total
+        if not same or wants or total - used > max(TRIFLE * (now - since), 0.02):
+            since, used = now, total
         elif now - since >= rule.quiet_s:
             there = active()
-            if there in (0, asked):
+            if there not in (0, asked):
+                asked = there
+                ping(there)
+                since, used = time.monotonic(), programs.work()[1]
+            elif now - since >= patience(there):
                 return Settled(True, frame, ping_ms, 1000 * (now - start))
-            asked = there
-            ping(there)
-            since, used = time.monotonic(), programs.work()[1]
         if now > end:
-            return Settled(False, seen, ping_ms, 1000 * (now - start))
+            return Settled(False, frame, ping_ms, 1000 * (now - start))

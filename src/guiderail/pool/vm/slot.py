@@ -10,12 +10,10 @@ are as at first. Where no sandbox can be made the programs run beside this proce
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -82,9 +80,10 @@ class Slot(Desktop):
         finally:
             os.close(ready)
             os.close(null)
+        start(guest, home.MANAGER)
+        _until(self.windows.managed, "the window manager runs")
         for command in home.SESSION:
             start(guest, command)
-        _until(self.windows.managed, "the window manager runs")
         _until(lambda: {"desktop", "dock"} <= {w.kind for w in self.windows.all()}, "desktop and panel are there")
         self.settle(REST)
 
@@ -252,6 +251,9 @@ def _slot(
 def _without(
     folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, ours: list[subprocess.Popen[bytes]]
 ) -> Slot:
+    import ctypes  # these weigh, and a slot with walls does without
+    import secrets
+
     frames, place = folder / "fb", folder / "home"
     for p in (frames, place, folder / "run", folder / "tmp"):
         p.mkdir(mode=0o700)

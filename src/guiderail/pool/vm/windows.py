@@ -59,12 +59,21 @@ class Windows:
     def _info(self, window: int, active: int) -> WindowInfo:
         x = self.x
         raw = x.property(window, "_NET_WM_NAME") or x.property(window, "WM_NAME")
-        app = ".".join(p.decode(errors="replace") for p in x.property(window, "WM_CLASS").split(b"\0") if p)
-        kinds, pid = x.numbers(window, "_NET_WM_WINDOW_TYPE"), x.numbers(window, "_NET_WM_PID")
-        names = {x.atom(f"_NET_WM_WINDOW_TYPE_{k.upper()}"): k for k in KINDS}
-        kind = names.get(kinds[0], "normal") if kinds else "normal"  # xterm sets none
+        app = self.app(window)
+        pid, kind = x.numbers(window, "_NET_WM_PID"), self.kind(window)
         title = raw.decode(errors="replace")
         return WindowInfo(window, title, app, x.box(window), kind, window == active, pid[0] if pid else 0)
+
+    def app(self, window: int) -> str:
+        """Its WM_CLASS: "instance.Class". Raises XError when it has vanished."""
+        raw = self.x.property(window, "WM_CLASS")
+        return ".".join(p.decode(errors="replace") for p in raw.split(b"\0") if p)
+
+    def kind(self, window: int) -> str:
+        """One of KINDS. Raises XError when it has vanished."""
+        kinds = self.x.numbers(window, "_NET_WM_WINDOW_TYPE")
+        names = {self.x.atom(f"_NET_WM_WINDOW_TYPE_{k.upper()}"): k for k in KINDS}
+        return names.get(kinds[0], "normal") if kinds else "normal"  # xterm sets none
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> WindowInfo | None:
         """The first window whose title (or class) is `name` (strict) or contains it, whatever its case."""
@@ -124,8 +133,12 @@ class Windows:
         return (what, who) == (self.x.atom("_NET_WM_PING"), window) and wanted in (0, serial)
 
     def managed(self) -> bool:
-        """Whether a window manager runs."""
-        return bool(self.x.numbers(self.x.root, "_NET_SUPPORTING_WM_CHECK"))
+        """Whether a window manager runs and has said how many desktops it has.
+
+        That number is the last thing it tells, and a panel that starts without it sleeps a second before it asks again.
+        """
+        names = ("_NET_SUPPORTING_WM_CHECK", "_NET_NUMBER_OF_DESKTOPS")
+        return all(self.x.numbers(self.x.root, name) for name in names)
 
 
 KINDS = ("desktop", "dock", "toolbar", "menu", "utility", "splash", "dialog", "normal")

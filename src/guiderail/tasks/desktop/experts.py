@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from guiderail.actions.types import Action, Click, Finish, Key, Type, Wait
+from guiderail.actions.types import Action, Click, Finish, Key, Type
 from guiderail.tasks.experts.scene import Decision, Facts, Node, Policy, Scene, reading_order
 
 Do = Callable[[Scene, Facts], Decision | None]
@@ -66,7 +66,6 @@ def _front(nodes: Sequence[Node]) -> Node:
 
 
 DONE = Move(lambda scene, facts: (Finish("success"), "done"))
-PAUSE = Move(lambda scene, facts: (Wait(2.0), "wait"))  # a file dialog writes in its own time
 CANNOT = Move(lambda scene, facts: (Finish("failure"), "this cannot be done"))
 
 
@@ -99,8 +98,8 @@ EXPERTS: dict[str, Policy] = {
     "editor-append": script(key("ctrl", "end"), text("{word}"), SAVE, DONE),
     "editor-first-line": script(key("ctrl", "home"), text("{word}\n"), SAVE, DONE),
     "editor-replace-all": script(key("ctrl", "a"), text("{word} {other}"), SAVE, DONE),
-    "editor-new-file": script(text("{word}"), SAVE, text("{name}.txt"), click("Save", *BUTTON), PAUSE, DONE),
-    "editor-save-copy": script(key("ctrl", "shift", "s"), text("{name}"), click("Save", *BUTTON), PAUSE, DONE),
+    "editor-new-file": script(text("{word}"), SAVE, text("{name}.txt"), click("Save", *BUTTON), DONE),
+    "editor-save-copy": script(key("ctrl", "shift", "s"), text("{name}"), click("Save", *BUTTON), DONE),
     "editor-swap-word": script(
         key("ctrl", "r"), text("lorem"), key("tab"), text("{word}"), click("Replace all in:", "check-box"),
         click("Replace All", *BUTTON), click("Close", *BUTTON), SAVE, DONE,
@@ -128,7 +127,7 @@ EXPERTS: dict[str, Policy] = {
     "calc-multiply": script(text("{a}"), click("*", *BUTTON), text("{b}"), ENTER, DONE),
     "calc-subtract": script(text("{a}"), click("-", *BUTTON), text("{b}"), ENTER, DONE),
     "calc-to-file": script(key("ctrl", "a"), total(), SAVE, DONE),
-    "viewer-save-copy": script(SAVE, text("{name}"), click("Save", *BUTTON), PAUSE, DONE),
+    "viewer-save-copy": script(SAVE, text("{name}"), click("Save", *BUTTON), DONE),
     "viewer-delete": script(key("delete"), click("OK", *BUTTON), DONE),
 }  # fmt: skip
 """Template -> the expert that solves it."""
