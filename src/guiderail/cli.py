@@ -1,5 +1,5 @@
-"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, schema, pretrain, manifest,
-consolidate, serve, selftest, pool, status, ui, track, view, replay.
+"""The command line: one subcommand per stage of the chain, and setup, doctor, preset, check, schema, pretrain,
+manifest, consolidate, serve, selftest, pool, status, ui, track, view, replay.
 
 Guarantees: nothing heavy is imported before a command is known (`guiderail --help` stays quick); a bad parameter, axis
 or input is told in one line, with exit status 2, before any work; an error that explains itself, or a disk that
@@ -31,6 +31,7 @@ around it:
   setup       find or install a browser, make the tracking store
   doctor      say what of browser, desktop and machine is there; install a desktop's programs
   preset      list presets, or write one into params.yaml
+  check       would it run, does it fit, how fast? (needs no GPU)
   schema      write the JSON Schema of params.yaml
   pretrain    make the small base model again (assets/tiny-vlm)
   manifest    write the hashes of a base model again (after replacing its files)
@@ -61,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line and exit with status 2."""
         known = [*STAGES, *EXTRA]
         words = ", ".join(known)
-        wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message), None)
+        wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message and w not in known), None)
         if wrong:
             near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
             message = f"no command {wrong!r}. " + (
@@ -81,7 +82,7 @@ def build() -> argparse.ArgumentParser:
     for name, stage in STAGES.items():
         p = commands.add_parser(name, description=stage.page(name), formatter_class=raw)
         for axis in stage.axes:
-            needed = name != "evaluate" or axis == "benchmark"  # with --model it needs no recipe and seed
+            needed = name not in ("evaluate", "merge") or axis == "benchmark"  # not with --model, verify, models
             p.add_argument(f"--{axis}", required=needed, metavar=axis.upper(), help=AXES[axis][0])
         if name == "evaluate":
             p.add_argument("--model", metavar="FOLDER", help="evaluate this checkpoint instead of a recipe and seed's")
@@ -91,6 +92,10 @@ def build() -> argparse.ArgumentParser:
             p.add_argument("--env-pool-url", metavar="URL", help="use this environment pool instead of starting one")
         if "engine" in stage.uses:
             p.add_argument("--engine-url", metavar="URL", default="", help="use this vLLM server (engine.kind vllm)")
+        if name == "merge":
+            from guiderail.stages.merge_command import add_actions
+
+            add_actions(p)
         if name == "provision":
             p.add_argument("--yes", action="store_true", help="accept what cloud machines cost, without a budget")
     for name, (text, add) in EXTRA.items():
@@ -104,6 +109,12 @@ def _stage(args: argparse.Namespace) -> None:
 
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it
         die_with_parent()
+    if args.command == "merge":
+        if args.action:
+            from guiderail.stages import merge_command
+
+            return merge_command.run(args)
+        _check_merge(args)
     axes = {a: getattr(args, a) for a in STAGES[args.command].axes}
     attach = Attach(getattr(args, "env_pool_url", None), getattr(args, "yes", False), getattr(args, "engine_url", ""))
     if args.command == "evaluate":
@@ -113,6 +124,14 @@ def _stage(args: argparse.Namespace) -> None:
             out = Path(args.out or f"results/model/{model.resolve().name}/{args.benchmark}")
             return run_evaluation(model, args.benchmark, out, args.params, attach)
     run_stage(args.command, axes, args.params, attach)
+
+
+def _check_merge(args: argparse.Namespace) -> None:
+    """merge, as a stage of the chain, takes a recipe and a seed."""
+    from guiderail.params import ParamError
+
+    if args.recipe is None or args.seed is None:
+        raise ParamError("needs --recipe and --seed (of the chain), or one of: merge verify A B, merge models ...")
 
 
 def _check_evaluate(args: argparse.Namespace) -> None:
@@ -195,6 +214,18 @@ def _preset(args: argparse.Namespace) -> None:
         return
     presets.write(args.name, path, args.force)
     print(f"{path}: preset {args.name}. Run `snakemake --cores all` or `dvc repro`.")
+
+
+def _check_options(p: argparse.ArgumentParser) -> None:
+    from guiderail.stages.capacity_check import command_options
+
+    command_options(p)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from guiderail.stages import capacity_check
+
+    capacity_check.run(args)
 
 
 def _schema_options(p: argparse.ArgumentParser) -> None:
@@ -373,6 +404,10 @@ EXTRA = {
         _doctor_options,
     ),
     "preset": ("List presets, or write one into params.yaml (which both engines read).", _preset_options),
+    "check": (
+        "Check parameters as the stages do; reckon memory per device, screens, trajectories per hour. Needs no GPU.",
+        _check_options,
+    ),
     "schema": ("Write the JSON Schema of params.yaml (editors and Snakemake check against it).", _schema_options),
     "pretrain": (
         "Train the small base model again, on renders of random pages. Takes about an hour.",
@@ -417,6 +452,7 @@ RUN = {
     "setup": _setup,
     "doctor": _doctor,
     "preset": _preset,
+    "check": _check,
     "schema": _schema,
     "pretrain": _pretrain,
     "manifest": _manifest,

@@ -23,6 +23,7 @@ from guiderail.params_cloud import Cloud, check_cloud
 from guiderail.params_collection import check_collection
 from guiderail.params_desktop import Desktop
 from guiderail.params_engine import Engine
+from guiderail.params_plan import Plan, Resources
 from guiderail.params_prm import Prm
 from guiderail.params_train import ALGORITHMS, Rl, Sft, check_read, overridden, recipe_phases
 from guiderail.params_trainer import Trainer, check_judges
@@ -73,6 +74,9 @@ class Model(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(1, ge=1, le=1024, description="CPU threads per process.")
     train_vision: bool = Field(False, description="Train the vision tower too (turns the feature cache off).")
+    recompute: bool = Field(
+        False, description="Training keeps no inner results of text layers but makes them again: less memory, slower."
+    )
 
 
 class Prompt(Section):
@@ -293,6 +297,8 @@ class Params(Section):
     plugins: Plugins = Plugins()
     report: Report = Report()
     tracking: Tracking = Tracking()
+    resources: Resources = Resources()
+    plan: Plan = Plan()
 
     @model_validator(mode="after")
     def _cloud_fits(self) -> Params:

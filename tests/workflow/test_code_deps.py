@@ -21,6 +21,7 @@ PLUMBING = {
     "guiderail.params_train",
     "guiderail.params_trainer",
     "guiderail.params_judge",
+    "guiderail.params_plan",
     "guiderail.params_prm",
     "guiderail.params_endpoint",
     "guiderail.curves",

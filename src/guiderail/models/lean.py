@@ -22,6 +22,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import (
     Qwen3VLTextRMSNorm,
 )
 
+from guiderail.models import recompute
 from guiderail.models.attention import SlotCache
 from guiderail.models.lora import Adapted, adapted
 from guiderail.models.packing import Block
@@ -83,10 +84,15 @@ class LeanText:
     ) -> Tensor:
         """Last hidden states [B, T, D] of embeddings x [B, T, D]. mask: additive [B, 1, T, columns]; None = causal,
         for an empty cache or none. blocks: of a packed layout, in place of both."""
+        again = recompute.wanted(self.lm, cache)
         for i, layer in enumerate(self.layers):
-            x = x + self._attend(layer, i, _norm(layer.norm1, x), rope, cache, mask, blocks)
-            y = _norm(layer.norm2, x)
-            x = x + _linear(F.silu(_linear(y, layer.gate)) * _linear(y, layer.up), layer.down)
+
+            def run(x: Tensor, i: int = i, layer: _Layer = layer) -> Tensor:
+                x = x + self._attend(layer, i, _norm(layer.norm1, x), rope, cache, mask, blocks)
+                y = _norm(layer.norm2, x)
+                return x + _linear(F.silu(_linear(y, layer.gate)) * _linear(y, layer.up), layer.down)
+
+            x = recompute.layer(run, x) if again else run(x)
             if deepstack is not None and visual_mask is not None and i < len(deepstack):
                 x = x.clone()
                 x[visual_mask] = x[visual_mask] + deepstack[i].to(x.device, x.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoProcessor, Qwen3VLForConditionalGeneration
 
+from guiderail.models import recompute
 from guiderail.models.folder import CheckpointError, check_folder, check_weights, is_adapter, read_json
 from guiderail.models.policy import Policy
 from guiderail.models.quiet import no_progress_bars
@@ -79,6 +80,7 @@ def load_policy(path: str | Path, params: Model, adapter: str | Path | None = No
             attn_implementation="sdpa",
         )
     model.to(resolve_device(params.device)).eval()
+    recompute.switch(model.model.language_model, params.recompute)
     if adapter is not None:
         _put_adapter(model, Path(adapter))
     for p in model.model.visual.parameters():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from guiderail.models import recompute
 from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
 from guiderail.models.features import FeatureCache, Features, Frames
 from guiderail.models.lean import LeanText
@@ -229,15 +230,17 @@ class Policy:
                 visual_mask=packed.visual_mask,
                 deepstack=packed.deepstack,
             )
-        out = self.model.model.language_model(
-            inputs_embeds=packed.embeds,
-            position_ids=packed.positions,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=cache is not None,
-            visual_pos_masks=packed.visual_mask,
-            deepstack_visual_embeds=packed.deepstack,
-        )
+        lm = self.model.model.language_model
+        with recompute.in_library(lm, recompute.wanted(lm, cache)):
+            out = lm(
+                inputs_embeds=packed.embeds,
+                position_ids=packed.positions,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=cache is not None,
+                visual_pos_masks=packed.visual_mask,
+                deepstack_visual_embeds=packed.deepstack,
+            )
         return out.last_hidden_state  # type: ignore[no-any-return]
 
     def masked_logits(self, hidden: torch.Tensor) -> torch.Tensor:

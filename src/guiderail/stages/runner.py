@@ -155,6 +155,37 @@ def run_evaluation(
     execute(job, params, record, final, attach)
 
 
+def run_merge(
+    told: dict[str, Any], final: Path, params_path: str | Path = "params.yaml", attach: Attach | None = None
+) -> None:
+    """`merge models`, outside the DAG; `told`: its options. Raises ParamError before any work."""
+    params, attach = load(params_path), attach or Attach()
+    if final.exists():
+        raise ParamError(f"--out {final}: exists; a published folder is not overwritten. Name another.")
+    for folder in [*told["models"], *([told["base"]] if told["base"] else [])]:
+        if not Path(folder).is_dir():
+            raise ParamError(f"{folder}: no such checkpoint folder.")
+    checks.check_device(params)
+    needs: list[str] = []
+    if told["gate"] != "off":
+        told["benchmark"] = told["benchmark"] or params.sweep.benchmark[0]
+        checks.check_benchmark(params, told["benchmark"])
+        checks.check_pool_url(attach.env_pool_url)
+        needs = ["results/provision/tasks.json", *(["results/demos/recorded"] if told["benchmark"] == "sop" else [])]
+    for needed in needs:
+        if not Path(needed).exists():
+            stage = needed.split("/")[1]
+            raise ParamError(
+                f"--gate {told['gate']}: {needed} is missing. Make it with `guiderail {stage}`, or pass --gate off."
+            )
+    job = Job("merge_models", {"method": told["method"], "out": final.as_posix()})
+    used = {k: getattr(params, k).model_dump(mode="json") for k in ("evaluate", "prompt", "model", "env")}
+    code = [d for d in Spec(params.model_dump(mode="json")).raw_deps("evaluate") if d.startswith("src/")]
+    record = _record(job, used | {"merge": told}, [*code, *needs, *told["models"]])
+    record["command"] = ["guiderail", "merge", "models", json.dumps(told, sort_keys=True)]
+    execute(job, params, record, final, attach, {"merge": json.dumps(told)})
+
+
 def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
     """Provenance of a run about to start; `digest` names it: stage, axes, parameters and inputs by content."""
     identity = {"stage": job.stage, "axes": job.axes, "params": used, "inputs": provenance.input_digests(deps)}

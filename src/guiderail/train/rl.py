@@ -3,8 +3,8 @@
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
 the gates before the first update, refused otherwise), but for groups that the DAPO filter left over and for rollouts of
 a producer, which are older by some updates and known to be; the KL reference is a frozen copy of the starting weights;
-given the same rollouts a killed and resumed run ends with the same bits on CPU. Runs alike in one process and in each of
-several (`team`). Left out: a critic.
+given the same rollouts a killed and resumed run ends with the same bits on CPU. Runs alike in one process and in each
+of several (`team`). Left out: a critic.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
-from guiderail.checkpoints.merge import fold, source
+from guiderail.checkpoints.effective import source
+from guiderail.checkpoints.merge import fold
 from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.models.folder import is_adapter
 from guiderail.models.loading import load_policy
