@@ -28,11 +28,11 @@ from PIL import Image
 
 from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
-from guiderail.models.policy import Layout, Policy
+from guiderail.models.policy import Policy
 from guiderail.models.prompts import SUMMARY_STEPS, Context, PromptBuilder
 from guiderail.models.rows import ChunkRow
 from guiderail.params import Model, Prompt
-from guiderail.params_train import Lora
+from guiderail.params_train import Layout, Lora
 from guiderail.train.batch import microbatches
 from guiderail.train.optim import select_trainable
 
@@ -111,7 +111,7 @@ def train_once(policy: Policy, rows: list[ChunkRow], frames: FrameStore, budget:
     started = time.process_time()
     for part in parts_of(rows, budget, layout):
         out = policy.logprobs([rows[i] for i in part], frames, grad=True, layout=layout)
-        (-out.logp.sum()).backward()
+        (-out.logp.sum()).backward()  # type: ignore[no-untyped-call]
     seconds = time.process_time() - started
     policy.model.zero_grad(set_to_none=True)
     return seconds
@@ -191,9 +191,9 @@ def main() -> None:
         run = {k: computed(policy, rows, frames, args.budget, layout) for k, (_, layout) in both.items()}
         ratio = statistics.median(x / y for x, y in zip(took["padded"], took["packed"], strict=True))
         s = {k: statistics.median(v) for k, v in took.items()}
-        tokens = f"{run['padded']:13d}  {run['packed']:6d}"
-        seconds = f"{s['padded']:14.2f}  {s['packed']:6.2f}"
-        print(f"{length:5d}  {len(rows):4d}  {tokens}  {seconds}  {run['padded'] / run['packed']:8.2f}  {ratio:9.2f}")
+        wide = f"{run['padded']:13d}  {run['packed']:6d}"
+        took_s = f"{s['padded']:14.2f}  {s['packed']:6.2f}"
+        print(f"{length:5d}  {len(rows):4d}  {wide}  {took_s}  {run['padded'] / run['packed']:8.2f}  {ratio:9.2f}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -53,16 +54,17 @@ def write_job(folder: Path, args: argparse.Namespace) -> None:
     (folder / "job.json").write_text(json.dumps(job | {"prompts": prompts}))
 
 
-def run(python: str, script: str, folder: Path) -> dict:
+def run(python: str, script: str, folder: Path) -> dict[str, Any]:
     """What one side reports. Ends with its words when it fails."""
     command = [python, str(PEERS / script), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode:
         raise SystemExit(f"{script} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
-def seconds(found: dict, kind: int) -> tuple[float, float]:
+def seconds(found: dict[str, Any], kind: int) -> tuple[float, float]:
     """Median (step, train) seconds; kind 0 by the clock, 1 of CPU."""
     whole = [s[kind] for s in found["steps"]]
     train = [s[kind] - g[kind] for s, g in zip(found["steps"], found["generate"], strict=True)]

@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def never_stop(policy: Policy) -> None:
     policy._masks.clear()
 
 
-def prompts_of(policy: Policy, folder: Path, job: dict, frames: FrameStore) -> list[Prompt]:
+def prompts_of(policy: Policy, folder: Path, job: dict[str, Any], frames: FrameStore) -> list[Prompt]:
     """The ids that the processor's chat template gives, as in TRL."""
     found = []
     for p in job["prompts"]:

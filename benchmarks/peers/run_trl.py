@@ -7,6 +7,9 @@ FOLDER holds job.json and the frames. Runs in an interpreter with TRL; imports n
 
 from __future__ import annotations
 
+# mypy: ignore-errors
+# (its imports are of another environment)
+
 import hashlib
 import json
 import sys
