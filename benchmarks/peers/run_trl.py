@@ -9,7 +9,6 @@ from __future__ import annotations
 
 # mypy: ignore-errors
 # (its imports are of another environment)
-
 import hashlib
 import json
 import sys
