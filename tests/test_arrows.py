@@ -48,7 +48,7 @@ FLOORS = [
     {"report"},
     {"stages"},
     {"status"},
-    {"cli", "commands", "doctor", "reference", "reference_algorithms", "__main__"},
+    {"cli", "cli_tools", "commands", "doctor", "reference", "reference_algorithms", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves
