@@ -17,6 +17,7 @@ FLOORS = [
         "actions",
         "algorithms",
         "params",
+        "params_chain",
         "params_cloud",
         "params_collection",
         "params_engine",

@@ -246,7 +246,7 @@ def test_every_key_is_demanded(tmp_path, line, named):
 def test_missing_sections_are_named_up_to_five(tmp_path):
     (tmp_path / "p.yaml").write_text("tracking: {enabled: true}")
     found = refused(tmp_path / "p.yaml")
-    assert found.startswith("missing: sweep, model, prompt, env, provision and 16 more.")
+    assert found.startswith("missing: sweep, model, prompt, env, provision and 19 more.")
 
 
 def test_recipe_overrides_single_keys():
