@@ -81,11 +81,13 @@ def _step_wise(
     rl: Rl,
 ) -> tuple[FloatArray, dict[str, float]]:
     p, process = rl.step_wise, process_scores(steps)
+    unread = np.isnan(process) & np.array([bool(s.parse_error) for s in steps], dtype=np.bool_)
     voted = process[measured & ~np.isnan(process)]
     metrics = {
         "votes": float(sum(len(s.votes) for s in steps)),
         "votes_invalid": float(sum(s.votes_invalid for s in steps)),
         "steps_unvoted": float((measured & np.isnan(process)).sum()),
+        "steps_undone": float((measured & unread).sum()),
         "vote_mean": float(voted.mean()) if len(voted) else float("nan"),
     }
     if p.credit == "reference":
@@ -93,6 +95,7 @@ def _step_wise(
             np.where(measured, outcome, 0.0), np.nan_to_num(process), group, step, aborted=~measured
         )
         return found.values, metrics | {"steps_removed": float(found.removed.sum())}
+    process = np.where(unread, -1.0, process)  # nobody was asked: what did nothing must not score above a wrong click
     result = step_wise_advantages(
         outcome, process, group, owner, step, measured, coef=p.coef, credit=p.credit, gamma=p.gamma, ddof=rl.ddof
     )
