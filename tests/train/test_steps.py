@@ -145,6 +145,13 @@ def test_a_step_that_could_not_be_done_is_a_bad_one():
     assert (found.metrics["steps_undone"], found.metrics["steps_unvoted"]) == (1, 2)
 
 
+def test_a_group_with_votes_that_differ_is_not_dropped():
+    """All fail, so outcomes are flat; votes of the first group differ, those of the second do not."""
+    played = [episode(g, i, [step(0, (v,))]) for g, i, v in (("1", 0, 1), ("1", 1, -1), ("2", 0, -1), ("2", 1, -1))]
+    found = rollout_metrics(played, make_batch(played, STEP), 1.0)
+    assert (found["groups"], found["groups_flat"], found["groups_dropped"]) == (2, 2, 1)
+
+
 def test_reference_credit_is_gui_rls():
     """r = o + p; bucket 0: 1 + 1, -1 - 1, aborted 0: mean 0, std sqrt(8 / 3); bucket 1 has one row: raw r."""
     a = episode("1", 0, [step(0, (1,)), step(1, (1, -1))], "success")
