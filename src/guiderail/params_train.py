@@ -83,8 +83,8 @@ class StepWise(Section):
     coef: float = Field(1.0, ge=0, le=100, description="Weight of a step's mean vote beside the episode's reward.")
     credit: Literal["bucket", "return_to_go", "outcome_anchored", "reference"] = Field(
         "outcome_anchored",
-        description="Baseline and credit; outcome_anchored: the siblings' mean reward a step; return_to_go: later votes "
-        "count too; bucket: gui-rl's (group, step); reference: gui-rl to the bit.",
+        description="Baseline and credit; outcome_anchored: the siblings' mean reward a step; return_to_go: later "
+        "votes count too; bucket: gui-rl's (group, step); reference: gui-rl to the bit.",
     )
     gamma: float = Field(1.0, ge=0, le=1, description="return_to_go: discount of later votes and the outcome.")
 

@@ -33,9 +33,9 @@ def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -
 
     success, reward_mean, reward_std: over measured episodes. groups_dropped: groups of which nothing is trained on (no
     spread, too few measured). groups_flat: without spread of the outcome (semi_online: of its statistic);
-    advantage_spread: mean population deviation of that. parse_failures: share of steps that no codec could read. infra_errors: attempts without a measured
-    outcome; coverage: share of the episodes asked for that were measured in the end. success/<template>: per
-    template.
+    advantage_spread: mean population deviation of that. parse_failures: share of steps that no codec could read.
+    infra_errors: attempts without a measured outcome; coverage: share of the episodes asked for that were measured in
+    the end. success/<template>: per template.
     """
     measured = [e for e in episodes if e.outcome.reward is not None]
     steps = [s for e in episodes for s in e.steps]
