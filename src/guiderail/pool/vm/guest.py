@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -49,7 +50,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc tells it. `memory`: bytes of its own (not shared), `used`: seconds of processor time."""
+    """One process as /proc tells it. `memory`: bytes of its own (not shared, unless asked for), `used`: seconds of processor time."""
 
     pid: int
     name: str
@@ -84,8 +85,8 @@ class Guest(Protocol):
         """Start a program on three descriptors. Raises GuestError."""
         ...
 
-    def processes(self) -> list[Process]:
-        """All processes of the desktop's programs."""
+    def processes(self, shared: bool = False) -> list[Process]:
+        """All processes of the desktop's programs; with `shared` their memory counts what they share with others."""
         ...
 
     def kill(self, pid: int) -> None:
@@ -192,20 +193,23 @@ def _exchange(ours: list[int], texts: dict[int, bytearray], data: bytes, end: fl
     return True
 
 
-def read_processes(proc: int, skip: frozenset[int]) -> list[Process]:
-    """Processes of an open /proc folder (a directory descriptor), without `skip`."""
+def read_processes(proc: int, skip: frozenset[int], shared: bool = False) -> list[Process]:
+    """Processes of an open /proc folder (a directory descriptor), without `skip`; `shared`: see `Guest.processes`."""
     found = []
     for name in os.listdir(proc):
         if not name.isdigit() or int(name) in skip:
             continue
         try:
             stat, statm = _read(f"{name}/stat", proc), _read(f"{name}/statm", proc)
+            status = _read(f"{name}/status", proc) if shared else b""
         except (OSError, ProcessLookupError):
             continue  # it ended while we looked
         head, _, tail = stat.rpartition(b")")
         field, pages = tail.split(), statm.split()
         used = (int(field[11]) + int(field[12])) / TICKS_PER_S
         own = PAGE * max(0, int(pages[1]) - int(pages[2]))
+        if row := re.search(rb"^RssShmem:\s+(\d+) kB", status, re.MULTILINE):  # no other file of /proc tells it apart
+            own += 1024 * int(row[1])
         title = head.partition(b"(")[2].decode(errors="replace")
         found.append(Process(int(name), title, field[0].decode(), used, own))
     return found
@@ -315,9 +319,9 @@ class SandboxGuest:
         told = self.order(order, (stdin, stdout, stderr))
         return _Inside(self, told["pid"], told["child"])
 
-    def processes(self) -> list[Process]:
+    def processes(self, shared: bool = False) -> list[Process]:
         """See Guest; without `init.py`."""
-        return read_processes(self._proc, frozenset((1,)))
+        return read_processes(self._proc, frozenset((1,)), shared)
 
     def kill(self, pid: int) -> None:
         """See Guest."""
@@ -372,12 +376,12 @@ class DirectGuest:
         except OSError as e:
             raise GuestError(f"{argv[0]}: {e}", e.errno or 0) from e
 
-    def processes(self) -> list[Process]:
+    def processes(self, shared: bool = False) -> list[Process]:
         """See Guest: everything below this process."""
         from guiderail.service_guard import descendants
 
         mine = frozenset(descendants(os.getpid()))
-        return [p for p in read_processes(self._proc, frozenset()) if p.pid in mine]
+        return [p for p in read_processes(self._proc, frozenset(), shared) if p.pid in mine]
 
     def kill(self, pid: int) -> None:
         """See Guest."""

@@ -1,7 +1,8 @@
 """Memory of the programs: the largest process is killed when all together have too much.
 
 In place of RLIMIT_AS, which browsers do not survive (they reserve address space that they never use), and of a memory
-cgroup, which needs root. Counts memory of a process's own, every `every_s`: a program may pass the limit for that long.
+cgroup, which needs root. Counts memory of a process's own and what it shares by mapping (memory that no process maps
+programs cannot make: see `seccomp`), every `every_s`: a program may pass the limit for that long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EVERY_S = 0.25
 
 def check(desktop: Desktop, limit_mb: int) -> str:
     """Kill the largest process if all have more than `limit_mb`; what was done, "" if nothing."""
-    found = desktop.guest.processes()
+    found = desktop.guest.processes(shared=True)
     total = sum(p.memory for p in found)
     if total <= limit_mb * MB:
         return ""
