@@ -93,16 +93,26 @@ def kill_all(tell: Tell, limit_s: float = 5.0) -> None:
 
 
 def empty(folder: str, keep: Collection[str] = ()) -> None:
-    """Remove what is in a folder, but not `keep`; a folder that was made unreadable is no hiding place."""
+    """Remove what is in a folder, but not `keep`; a folder that was made unreadable is no hiding place.
+
+    Folders are taken up to the top before they are removed, so that no depth is too great for a path or a stack.
+    """
     os.chmod(folder, 0o700)
-    for entry in os.scandir(folder):
-        if entry.path in keep:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            empty(entry.path)
-            os.rmdir(entry.path)
-        else:
-            os.unlink(entry.path)
+    mark, number, left = os.urandom(8).hex(), 0, [folder]
+    while left:
+        place = left.pop()
+        for entry in list(os.scandir(place)):
+            if entry.path in keep:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
+                number += 1
+                left.append(f"{folder}/{mark}{number}")
+                os.rename(entry.path, left[-1])
+            else:
+                os.unlink(entry.path)
+        if place != folder:
+            os.rmdir(place)
 
 
 def lay_out(layout: Mapping[str, Any]) -> None:
@@ -137,7 +147,8 @@ def obey(order: Mapping[str, Any], fds: Sequence[int], tell: Tell) -> dict[str, 
             return {}
         return {"error": f"unknown order {order['do']!r}", "errno": 0}
     except OSError as e:
-        return {"error": str(e), "errno": e.errno or 0}
+        words = str(e).encode(errors="backslashreplace").decode()  # names of files need be no text
+        return {"error": words, "errno": e.errno or 0}
 
 
 def main(fd: int) -> int:

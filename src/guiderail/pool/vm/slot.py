@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from guiderail.pool.vm import home, sandbox
+from guiderail.pool.vm import home, sandbox, seccomp
 from guiderail.pool.vm.desktop import Desktop, applications
 from guiderail.pool.vm.guest import DirectGuest, GuestError, SandboxGuest, start
 from guiderail.pool.vm.sandbox import Limits
@@ -177,20 +177,22 @@ def _begin_programs(
         "/etc/machine-id": "0" * 31 + "1\n",
         "/etc/hostname": "desktop\n",
     }
-    fds = {path: _memory_file(text) for path, text in texts.items()}
+    fds = {path: _memory_file(text.encode()) for path, text in texts.items()}
+    refused = seccomp.program()
+    filters = [_memory_file(refused)] if refused else []
     try:
-        command = sandbox.programs(sockets, limits, fds, told, there.fileno())
-        process = _popen(command, log_file, (told, there.fileno(), *fds.values()), as_user)
+        command = sandbox.programs(sockets, limits, fds, told, there.fileno(), *filters)
+        process = _popen(command, log_file, (told, there.fileno(), *fds.values(), *filters), as_user)
     finally:
         there.close()
-        for fd in (told, *fds.values()):
+        for fd in (told, *fds.values(), *filters):
             os.close(fd)
     return process, here, info
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(data: bytes) -> int:
     fd = os.memfd_create("guiderail", 0)
-    os.write(fd, text.encode())
+    os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
