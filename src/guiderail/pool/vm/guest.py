@@ -50,7 +50,8 @@ class Ran:
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc tells it. `memory`: bytes of its own (not shared, unless asked for), `used`: seconds of processor time."""
+    """One process as /proc tells it. `memory`: bytes of its own (not shared, unless asked for), `used`: seconds of
+    processor time."""
 
     pid: int
     name: str
@@ -326,6 +327,10 @@ class SandboxGuest:
     def kill(self, pid: int) -> None:
         """See Guest."""
         self.order({"do": "kill", "pid": pid, "group": False})
+
+    def end_all(self) -> None:
+        """Kill all programs. Raises GuestError."""
+        self.order({"do": "end"})
 
     def fresh(self, layout: Mapping[str, Any]) -> None:
         """Kill all programs, empty what they could write to, lay out the home. Raises GuestError."""

@@ -5,8 +5,8 @@ can signal it to death (a handler-less signal to process 1 from within is droppe
 nothing inside can trace it or reach its descriptors; the orders come over a socket that no program inherits. When the
 socket closes it ends, and the kernel ends everything inside with it.
 Orders are JSON messages on a SOCK_SEQPACKET socket: spawn (with descriptors 0, 1, 2), kill (a process or its group),
-fresh (kill everything, empty the writable folders, lay out the home). Replies carry the order's id; ends of programs
-come as {"exit": pid, "status": code}.
+end (kill everything), fresh (kill everything, empty the writable folders, lay out the home). Replies carry the order's
+id; ends of programs come as {"exit": pid, "status": code}.
 """
 
 from __future__ import annotations
@@ -140,6 +140,9 @@ def obey(order: Mapping[str, Any], fds: Sequence[int], tell: Tell) -> dict[str, 
                 (os.killpg if order["group"] else os.kill)(order["pid"], signal.SIGKILL)
             except ProcessLookupError:
                 pass  # it has ended
+            return {}
+        if order["do"] == "end":
+            kill_all(tell)
             return {}
         if order["do"] == "fresh":
             kill_all(tell)

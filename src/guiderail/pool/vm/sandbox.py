@@ -2,10 +2,10 @@
 
 Guarantees of the programs' sandbox: its own user, pid, ipc, uts, cgroup and network namespaces (loopback only), uid
 1000 "user" without capabilities or a way to new ones, no nested user namespaces; /usr, a few files of /etc read-only;
-what it can write (home, /tmp, /var/tmp, /run/user/1000, /dev/shm) is memory of limited size that ends with it; the X socket is its
-only door, the host's files are not there. The X server has its own sandbox, so programs cannot signal or trace it. As
-root both run under an unused uid of their own, so that a way out of the walls leads nowhere and limits on processes
-hold. Needs bubblewrap 0.8 (`--size`, `--disable-userns`) and user namespaces: `refusal` says what is missing.
+what it can write (home, /tmp, /var/tmp, /run/user/1000, /dev/shm) is memory of limited size that ends with it; the X
+socket is its only door, the host's files are not there. The X server has its own sandbox, so programs cannot signal or
+trace it. As root both run under an unused uid of their own, so that a way out of the walls leads nowhere and limits on
+processes hold. Needs bubblewrap 0.8 (`--size`, `--disable-userns`) and user namespaces: `refusal` says what is missing.
 """
 
 from __future__ import annotations
