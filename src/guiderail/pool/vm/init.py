@@ -51,7 +51,12 @@ def spawn(order: Mapping[str, Any], fds: Sequence[int]) -> int:
             signal.set_wakeup_fd(-1)
             for s in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(s, signal.SIG_DFL)
-            os.chdir(order["cwd"])
+            try:
+                os.chdir(order["cwd"])
+            except OSError:
+                if order["cwd"] != order["env"].get("HOME"):
+                    raise
+                os.chdir("/")  # a home that was closed or removed keeps nobody out who judges
             os.execvpe(order["argv"][0], order["argv"], order["env"])
         except BaseException as e:
             os.write(write_end, json.dumps([getattr(e, "errno", 0) or 0, str(e)]).encode())
