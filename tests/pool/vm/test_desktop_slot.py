@@ -206,6 +206,12 @@ def test_nothing_that_the_x_server_was_told_outlives_a_reset(clean: Slot) -> Non
     assert struct.unpack_from("<HH", clean.x.ask(108, 0), 8) == (600, 600)  # GetScreenSaver
 
 
+def test_a_forged_list_of_windows_holds_nobody_up(clean: Slot) -> None:
+    clean.x.set_numbers(clean.x.root, "_NET_CLIENT_LIST", 33, range(0x900000, 0x900000 + 50_000))
+    began = time.monotonic()
+    assert clean.windows.all() == [] and time.monotonic() - began < 3.0
+
+
 def test_memory_of_the_x_server_is_limited(clean: Slot) -> None:
     """What programs have it keep is counted nowhere else; it may end, this computer's memory may not."""
     with slot() as victim:

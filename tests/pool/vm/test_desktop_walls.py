@@ -218,3 +218,17 @@ def test_memory_that_is_shared_is_watched_too(desk: Slot) -> None:
         time.sleep(0.05)
     assert "python3" in note and hog.wait(5.0) == -9 and works(desk)
     desk.notes.clear()
+
+
+def test_too_many_files_end_the_programs_that_make_them(desk: Slot) -> None:
+    """An empty file counts against no size, and takes the kernel's memory."""
+    before = desk.guest.files()
+    maker = start(desk.guest, [*PY, "import os\ni = 0\nwhile True:\n os.symlink('x', f'/tmp/{i}')\n i += 1"])
+    end = time.monotonic() + 20
+    while not (note := watchdog.check_files(desk, before + 3000)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert "files" in note and maker.wait(5.0) == -9
+    desk.untouched = False
+    desk.reset()
+    assert desk.guest.files() < before + 100 and works(desk)
