@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help setup test e2e run smoke ui lint figure
+.PHONY: help setup test e2e run smoke ui lint figure docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,6 +34,9 @@ lint: setup  ## what CI also looks at
 	mypy src benchmarks
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+
+docs: setup  ## the documentation as a site, in site/index.html
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 figure:  ## docs/rulegraph.svg again (needs graphviz); edges that follow from others are left out
 	snakemake --rulegraph | tred | dot -Tsvg -Grankdir=LR > docs/rulegraph.svg

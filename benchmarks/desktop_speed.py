@@ -222,7 +222,7 @@ class Bench:
             took = time.perf_counter() - began
             cpu = sum(cpu_s(self.pid(e)) for e in envs) - before
             memory = [pss_mb(self.pid(e)) for e in envs]
-            settled = sum(parts.pop("settled"))
+            settled = sum(map(bool, parts.pop("settled")))
             row = {
                 "slots": count,
                 "steps_per_s": round(total / took, 1),

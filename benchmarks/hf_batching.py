@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -74,7 +75,7 @@ def main() -> None:
     print(f"batched / single, {args.episodes} episodes: {statistics.median(ratios):.2f} (median of {len(ratios)})")
 
 
-def generate(engine: HfEngine, prompts: list[PromptIds], sampling: list[SamplingParams], *, batched: bool):
+def generate(engine: HfEngine, prompts: list[PromptIds], sampling: list[SamplingParams], *, batched: bool) -> Any:
     """All completions, in one batch or one by one."""
     if batched:
         return engine.generate(prompts, sampling)

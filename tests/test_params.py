@@ -56,6 +56,48 @@ REFUSED = [
         "params.yaml: env.provider = 'aws': needs env.cloud.instance_type, env.cloud.subnet.",
     ),
     (
+        {"rl": {"collection": {"mode": "async"}}, "recipes": {"grpo": {}}},
+        "params.yaml: rl.collection.mode = 'async': trains on rollouts of older weights: set importance_cap to 1 or "
+        "more (2 is usual), or collection.max_staleness to 0",
+    ),
+    (
+        {
+            "engine": {"kind": "vllm"},
+            "recipes": {"grpo": {"importance_cap": 2, "collection": {"mode": "async", "workers": 2}}},
+        },
+        "params.yaml: recipes.grpo.collection.workers = 2: must be 1 with engine.kind vllm, whose server holds one "
+        "version of the weights; raise engine.max_seqs",
+    ),
+    (
+        {"trainer": {"kind": "ray", "actor": 4, "rollout": 3, "prm": 0, "gpus": 8}},
+        "params.yaml: trainer = {'kind': 'ray', 'actor': 4, 'rollout': 3, 'prm': 0, 'gpus': 8}: actor + rollout + prm "
+        "= 4 + 3 + 0 = 7, but gpus = 8: the parts must add up to all GPUs, so that none is idle or claimed twice.",
+    ),
+    (
+        {"trainer": {"kind": "ray", "rollout": 0}},
+        "params.yaml: trainer = {'kind': 'ray', 'rollout': 0}: rollout = 0: at least 1 process is needed, or nothing "
+        "trains.",
+    ),
+    (
+        {"trainer": {"kind": "ray", "actor": 4, "rollout": 3, "prm": 1, "gpus": 8}},
+        "params.yaml: trainer.prm = 1: no recipe of sweep.recipe asks the process reward model; set it to 0 and give "
+        "its share to actor or rollout",
+    ),
+    (
+        {"sweep": {"recipe": ["step_wise_prm"]}, "trainer": {"kind": "ray"}},
+        "params.yaml: trainer.prm = 0: recipe 'step_wise_prm' asks the process reward model, which needs at least 1",
+    ),
+    (
+        {"sweep": {"recipe": ["grpo_async"]}, "trainer": {"kind": "ray"}},
+        "params.yaml: recipes.grpo_async.collection.mode = 'async': not with trainer.kind = 'ray', which samples and "
+        "trains in turn; set it to sync",
+    ),
+    (
+        {"model": {"device": "cuda:0"}, "trainer": {"kind": "ray"}},
+        "params.yaml: model.device = 'cuda:0': with trainer.kind = 'ray' the cluster gives each process its GPU; set "
+        "it to auto",
+    ),
+    (
         {"env": {"provider": "docker"}},
         "params.yaml: env.provider = 'docker': needs env.cloud.image.",
     ),
@@ -204,7 +246,7 @@ def test_every_key_is_demanded(tmp_path, line, named):
 def test_missing_sections_are_named_up_to_five(tmp_path):
     (tmp_path / "p.yaml").write_text("tracking: {enabled: true}")
     found = refused(tmp_path / "p.yaml")
-    assert found.startswith("missing: sweep, model, prompt, env, provision and 10 more.")
+    assert found.startswith("missing: sweep, model, prompt, env, provision and 19 more.")
 
 
 def test_recipe_overrides_single_keys():

@@ -9,23 +9,65 @@ part that consumes it.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from guiderail import plugins
 from guiderail.param_errors import explain, nearest
 from guiderail.param_section import Section
-from guiderail.params_cloud import Cloud, check_cloud
-from guiderail.params_desktop import Desktop
+from guiderail.params_chain import (
+    NAME,
+    PROVIDERS,
+    AndroidControl,
+    Demos,
+    Env,
+    Evaluate,
+    Merge,
+    Model,
+    Plugins,
+    Prompt,
+    Provision,
+    Report,
+    Sweep,
+    Tracking,
+)
+from guiderail.params_cloud import check_cloud
+from guiderail.params_collection import check_collection
 from guiderail.params_engine import Engine
+from guiderail.params_plan import Plan, Resources
 from guiderail.params_prm import Prm
-from guiderail.params_train import Rl, Sft, check_read, overridden, recipe_phases
+from guiderail.params_train import ALGORITHMS, Rl, Sft, check_read, overridden, recipe_phases
+from guiderail.params_trainer import Trainer, check_judges
 from guiderail.yaml_file import YamlError, read_yaml
 
-NAME = re.compile(r"[a-z0-9_]+")
+__all__ = [
+    "PROVIDERS",
+    "AndroidControl",
+    "Demos",
+    "Engine",
+    "Env",
+    "Evaluate",
+    "Merge",
+    "Model",
+    "ParamError",
+    "Params",
+    "Plugins",
+    "Prm",
+    "Prompt",
+    "Provision",
+    "Report",
+    "Rl",
+    "Sft",
+    "Sweep",
+    "Tracking",
+    "Trainer",
+    "load",
+    "load_plugins",
+    "parse",
+]
 
 
 class ParamError(SystemExit):
@@ -36,188 +78,6 @@ class ParamError(SystemExit):
         self.message = message
 
 
-def _once(values: list[Any]) -> None:
-    """Raise ValueError when a value stands in a list twice."""
-    for v in values:
-        if values.count(v) > 1:
-            raise ValueError(f"{v} stands in it {values.count(v)} times; name it once")
-
-
-class Sweep(Section):
-    """Matrix axes of the chain; every combination is a job."""
-
-    recipe: list[str] = Field(["grpo"], min_length=1, description="Recipes to train, keys of `recipes`.")
-    seed: list[int] = Field([0], min_length=1, description="Training seeds.")
-    benchmark: list[str] = Field(["miniwob"], min_length=1, description="Benchmarks to evaluate on.")
-
-    @field_validator("recipe", "seed", "benchmark")
-    @classmethod
-    def _axis(cls, values: list[Any]) -> list[Any]:
-        _once(values)
-        for v in values:
-            if isinstance(v, int) and not 0 <= v < 2**31:
-                raise ValueError("seeds must be 0 or more" if v < 0 else "seeds must be below 2147483648")
-            if isinstance(v, str) and not NAME.fullmatch(v):
-                raise ValueError(f"{v!r}: names on an axis may hold a-z, 0-9 and _ only (they become folder names)")
-        return values
-
-
-class Model(Section):
-    """The starting checkpoint and how it is run."""
-
-    path: str = Field("assets/tiny-vlm", description="Hugging Face folder of a Qwen3-VL checkpoint.")
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N.")
-    threads: int = Field(1, ge=1, le=1024, description="CPU threads per process.")
-    train_vision: bool = Field(False, description="Train the vision tower too (turns the feature cache off).")
-
-
-class Prompt(Section):
-    """How a context is written; one builder for every stage."""
-
-    codec: Literal[
-        "agentcpm",
-        "generic_v2",
-        "guiderail",
-        "openadapt",
-        "openadapt_json",
-        "os_atlas",
-        "os_genesis",
-        "pyautogui",
-        "qwen25vl",
-        "qwen3vl",
-        "ui_s1",
-        "ui_tars",
-        "ui_tars15",
-    ] = "guiderail"
-    system: Literal["none", "short", "full"] = Field("short", description="System prompt: full lists all actions.")
-    chunk_steps: int = Field(3, ge=1, le=64, description="Frames per append-only chunk before it is re-anchored.")
-    thought: bool = Field(True, description='Ask for and train the "Action: ..." line before the call.')
-    max_new_tokens: int = Field(28, ge=4, le=4096)
-
-
-class Env(Section):
-    """The environment pool."""
-
-    provider: Literal["local_browser", "local_desktop", "docker", "aws", "volcengine", "aliyun"] = "local_browser"
-    slots: int = Field(32, ge=1, le=1024, description="Pages in parallel.")
-    browser: str = Field("", description="Path of a Chromium; empty = find one.")
-    step_ms: int = Field(300, ge=0, le=60_000, description="Virtual milliseconds a page lives after an action.")
-    call_timeout_s: float = Field(20.0, gt=0, le=86_400)
-    lease_ttl_s: float = Field(60.0, gt=0, le=86_400)
-    max_infra_retries: int = Field(
-        3, ge=0, le=100, description="Re-samples of an episode after an infrastructure error."
-    )
-    cloud: Cloud = Cloud()
-    desktop: Desktop = Desktop()
-
-
-class Provision(Section):
-    """Task instances and splits."""
-
-    suite: str = "miniwob"
-    templates: list[str] = Field(default_factory=list, description="Train templates; empty = the suite's default.")
-    heldout: list[str] = Field(default_factory=list, description="Held-out templates; empty = the suite's default.")
-    train_instances: int = Field(
-        6, ge=1, le=100_000, description="Fixed train instances per template (evaluation split a)."
-    )
-    fresh_instances: int = Field(
-        40, ge=1, le=100_000, description="Fresh instances per train template (evaluation split b)."
-    )
-    heldout_instances: int = Field(
-        10, ge=1, le=100_000, description="Instances per held-out template (evaluation split c)."
-    )
-    task_seed: int = 0
-    wordings: int = Field(1, ge=1, description="Instruction wording variants per instance (1 = the page's own).")
-    selftest_instances: int = Field(
-        1, ge=0, le=1000, description="Instances per template for expert/no-op/random checks."
-    )
-
-
-class Demos(Section):
-    """Expert demonstrations."""
-
-    per_template: int = Field(8, ge=1, le=100_000, description="Demonstrations per train template.")
-    recorded: int = Field(
-        4, ge=0, le=100_000, description="Expert episodes per fresh and held-out template, for benchmark sop alone."
-    )
-    point_grid: float = Field(0.025, gt=0, le=0.1, description="Demonstrated points are rounded to this grid.")
-
-
-class Merge(Section):
-    """How checkpoints become one Hugging Face folder."""
-
-    method: Literal["lora", "linear"] = Field("lora", description="linear: interpolate start and end of the lineage.")
-    weight: float = Field(1.0, ge=0, le=1, description="linear: share of the trained end (1 = the end itself).")
-    tolerance: float = Field(
-        1e-4,
-        gt=0,
-        le=10,
-        description="Bound on probe logits, merged against adapter + base; model.dtype float16: 1e-2, bfloat16: 1e-1.",
-    )
-
-
-class AndroidControl(Section):
-    """Trajectories of benchmarks android_control_*, in the format of UI-S1's files."""
-
-    path: str = Field("", description="JSONL file.")
-    frames: str = Field("", description="Folder of its screenshots, by file name.")
-    swipes: Literal["", "gesture", "scroll"] = Field(
-        "", description="What swipe coordinates are, where the file does not tell."
-    )
-    blank: bool = Field(False, description="Show grey screens instead of screenshots (a run of the text alone).")
-
-
-class Evaluate(Section):
-    """Benchmark runs."""
-
-    temperature: float = Field(0.0, ge=0, le=100)
-    episodes: int = Field(
-        0, ge=0, le=100_000, description="Episodes per split and template (android_control: trajectories); 0 = all."
-    )
-    checkpoints: list[Literal["base", "sft", "rl"]] = Field(["base", "sft", "rl"], min_length=1)
-    retrieval: list[Literal["base", "sft", "rl"]] = Field(
-        [],
-        description="Checkpoints to run again, each task after the nearest demonstration of a train task.",
-    )
-    retrieval_steps: int = Field(3, ge=1, le=64, description="Steps of it that are shown.")
-    retrieval_text: float = Field(
-        0.7, ge=0, le=1, description="Weight of the instructions' likeness; the rest is that of the first screens."
-    )
-    bootstrap: int = Field(2000, ge=100, le=1_000_000)
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    film_strips: int = Field(6, ge=0, le=1000, description="Episodes drawn as film strips per checkpoint.")
-    android_control: AndroidControl = AndroidControl()
-
-    @field_validator("checkpoints", "retrieval")
-    @classmethod
-    def _distinct(cls, values: list[str]) -> list[str]:
-        _once(values)
-        return values
-
-    @model_validator(mode="after")
-    def _compared(self) -> Evaluate:
-        lost = [c for c in self.retrieval if c not in self.checkpoints]
-        if lost:
-            raise ValueError(
-                f"retrieval names {lost[0]!r}, which checkpoints lacks: it is compared with the run without"
-            )
-        return self
-
-
-class Report(Section):
-    """The report."""
-
-    title: str = "guiderail report"
-
-
-class Tracking(Section):
-    """MLflow. `MLFLOW_TRACKING_URI` in the environment wins over the default store."""
-
-    enabled: bool = True
-    experiment: str = "guiderail"
-
-
 def _default_recipes() -> dict[str, dict[str, Any]]:
     return {
         "grpo": {},
@@ -225,6 +85,7 @@ def _default_recipes() -> dict[str, dict[str, Any]]:
         "dr_grpo": {"scale": "none", "aggregation": "constant"},
         "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "row_mean"},
         "dapo": {"filter_rounds": 4},
+        "grpo_async": {"importance_cap": 2.0, "collection": {"mode": "async"}},
         "step_wise": {"algorithm": "step_wise", "reward_failure": -1.0},
         "step_wise_prm": {"algorithm": "step_wise", "reward_failure": -1.0, "step_wise": {"judge": "prm"}},
         "gui_rl": {
@@ -251,15 +112,25 @@ class Params(Section):
     prm: Prm = Prm()
     rl: Rl = Rl()
     engine: Engine = Engine()
+    trainer: Trainer = Trainer()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=_default_recipes)
     merge: Merge = Merge()
     evaluate: Evaluate = Evaluate()
+    plugins: Plugins = Plugins()
     report: Report = Report()
     tracking: Tracking = Tracking()
+    resources: Resources = Resources()
+    plan: Plan = Plan()
 
     @model_validator(mode="after")
     def _cloud_fits(self) -> Params:
         check_cloud(self.env.provider, self.env.cloud)
+        return self
+
+    @model_validator(mode="after")
+    def _names_known(self) -> Params:
+        _known("env.provider", self.env.provider, PROVIDERS, "providers", self.plugins.providers)
+        _known("rl.algorithm", self.rl.algorithm, ALGORITHMS, "algorithms", self.plugins.algorithms)
         return self
 
     @model_validator(mode="after")
@@ -289,6 +160,8 @@ class Params(Section):
             except ValidationError as e:
                 lines = (explain(x, Rl, f"recipes.{where}") for x in e.errors() if x["loc"][0] in own)
                 raise ValueError("\n".join(lines)) from None
+            where_algorithm = f"recipes.{where}.algorithm"
+            _known(where_algorithm, found[-1].algorithm, ALGORITHMS, "algorithms", self.plugins.algorithms)
             check_read(where, own, found[-1])
             self._fits(where, own, found[-1])
         if any((p.mode, p.lora) != (found[0].mode, found[0].lora) for p in found):
@@ -306,6 +179,8 @@ class Params(Section):
         for key, mode in (("sft.mode", self.sft.mode), (where["mode"], rl.mode)):
             if self.model.train_vision and mode == "lora":
                 raise ValueError(f"{key} = 'lora': an adapter holds no vision tower; model.train_vision needs full")
+        at = f"recipes.{recipe}" if "collection" in own else "rl"
+        check_collection(at, rl.collection, rl.importance_cap, self.engine.kind)
         one, two = self.sft.lora, rl.lora
         if self.sft.mode == rl.mode == "lora" and (one.r, one.alpha) != (two.r, two.alpha):
             raise ValueError(
@@ -320,6 +195,22 @@ class Params(Section):
     def wants_prm(self, recipe: str) -> bool:
         """Whether `recipe` trains with the process reward model."""
         return "prm" in self.judges_of(recipe)
+
+    @model_validator(mode="after")
+    def _trainer_fits(self) -> Params:
+        check_judges(self.trainer, [r for r in self.sweep.recipe if self.wants_prm(r)])
+        if self.trainer.kind == "ray" and self.model.device.startswith("cuda:"):
+            raise ValueError(
+                f"model.device = {self.model.device!r}: with trainer.kind = 'ray' the cluster gives each process its "
+                "GPU; set it to auto"
+            )
+        for name in self.sweep.recipe if self.trainer.kind == "ray" else []:
+            if any(rl.collection.mode == "async" for rl in self.phases_for(name)):
+                raise ValueError(
+                    f"recipes.{name}.collection.mode = 'async': not with trainer.kind = 'ray', which samples and "
+                    "trains in turn; set it to sync"
+                )
+        return self
 
     @model_validator(mode="after")
     def _others_reached(self) -> Params:
@@ -356,6 +247,14 @@ class Params(Section):
         return Rl.model_validate_json(json.dumps(overridden(self.rl.model_dump(), own)), strict=True)
 
 
+def _known(key: str, value: str, ours: Sequence[str], kind: str, own: Sequence[str]) -> None:
+    """Raise ValueError unless `value` is a name of ours or of a plugin that params.yaml names."""
+    if value in ours or value in own:
+        return
+    near = nearest(value, [*ours, *own])
+    raise ValueError(f"{key} = {value!r}: must be one of {', '.join(ours)}, or be listed in plugins.{kind}. {near}")
+
+
 def parse(raw: object, source: str = "params.yaml") -> Params:
     """Check a tree of plain values. Raises ParamError with one line per problem, each beginning with `source`."""
     try:
@@ -370,7 +269,8 @@ def parse(raw: object, source: str = "params.yaml") -> Params:
 
 
 def load(path: str | Path = "params.yaml") -> Params:
-    """Read and check parameters; every key must be there. Raises ParamError with one line per problem."""
+    """Read and check parameters, every key must be there; load the plugins they name and no others. Raises ParamError
+    with one line per problem."""
     try:
         raw = read_yaml(path)
     except YamlError as e:
@@ -387,7 +287,22 @@ def load(path: str | Path = "params.yaml") -> Params:
             f"{path}: missing: {named}. Every parameter must be in it (DVC tracks each). Add them, or let "
             "`guiderail preset NAME --force` write a whole file."
         )
+    load_plugins(params, str(path))
     return params
+
+
+def load_plugins(params: Params, source: str = "params.yaml") -> None:
+    """Load the plugins of `params`, and check the options of their algorithms. Raises ParamError."""
+    try:
+        plugins.activate(params.plugins.model_dump())
+    except plugins.PluginError as e:
+        raise ParamError(f"{source}: {e}") from None
+    for recipe in params.recipes:
+        for rl in params.phases_for(recipe):
+            own = plugins.find("algorithms", rl.algorithm)
+            unknown = sorted(set(rl.options) - set(own.options)) if own is not None else []
+            if unknown:
+                raise ParamError(f"{source}: recipes.{recipe}.options.{unknown[0]}: {nearest(unknown[0], own.options)}")
 
 
 def _missing(raw: Mapping[str, Any], full: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -8,9 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from guiderail.param_section import Section
+from guiderail.params_collection import Collection
 from guiderail.params_endpoint import Endpoint
 from guiderail.params_judge import Voting
 
+ALGORITHMS = ("grpo", "step_wise", "semi_online")
+OWN = "an algorithm of plugins.algorithms"
+Layout = Literal["padded", "packed"]
+LAYOUT = "packed: the rows of a forward without padding, equal beginnings computed once; the same to rounding."
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -39,6 +44,7 @@ class Tuning(Optim):
     epochs: int = Field(6, ge=1, le=10_000)
     batch: int = Field(16, ge=1, le=100_000, description="Rows per optimiser step.")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
+    layout: Layout = Field("padded", description=LAYOUT)
     mode: Literal["full", "lora"] = "full"
     lora: Lora = Lora()
     save_every: int = Field(50, ge=1, description="Optimiser steps between resumable checkpoints.")
@@ -76,7 +82,9 @@ class StepWise(Section):
     judge_gate: bool = Field(True, description="prm: refuse to train with a judge below prm.min_auroc.")
     coef: float = Field(1.0, ge=0, le=100, description="Weight of a step's mean vote beside the episode's reward.")
     credit: Literal["bucket", "return_to_go", "outcome_anchored", "reference"] = Field(
-        "return_to_go", description="Baseline and credit; bucket: gui-rl's (group, step); reference: gui-rl to the bit."
+        "outcome_anchored",
+        description="Baseline and credit; outcome_anchored: the siblings' mean reward a step; return_to_go: later votes "
+        "count too; bucket: gui-rl's (group, step); reference: gui-rl to the bit.",
     )
     gamma: float = Field(1.0, ge=0, le=1, description="return_to_go: discount of later votes and the outcome.")
 
@@ -120,7 +128,8 @@ READS: dict[str, frozenset[str]] = {  # keys that not every algorithm reads -> t
     "baseline": frozenset({"grpo"}),
     "scale": frozenset({"grpo"}),
     "ddof": frozenset({"grpo", "step_wise"}),
-    "reward_failure": frozenset({"grpo", "step_wise"}),
+    "reward_failure": frozenset({"grpo", "step_wise", OWN}),
+    "options": frozenset({OWN}),
     "step_wise": frozenset({"step_wise"}),
     "semi_online": frozenset({"semi_online"}),
 }
@@ -128,11 +137,12 @@ READS: dict[str, frozenset[str]] = {  # keys that not every algorithm reads -> t
 
 def check_read(recipe: str, own: Mapping[str, Any], rl: Rl) -> None:
     """A recipe must not set what its algorithm does not read. Raises ValueError naming the key."""
+    kind = rl.algorithm if rl.algorithm in ALGORITHMS else OWN
     for key in own:
-        if rl.algorithm not in READS.get(key, {rl.algorithm}):
+        if kind not in READS.get(key, {kind}):
             raise ValueError(
                 f"recipes.{recipe}.{key}: algorithm {rl.algorithm} does not read it (only "
-                f"{' and '.join(sorted(READS[key]))}): leave it out"
+                f"{' and '.join(sorted(READS[key] - {OWN}) or [OWN])}): leave it out"
             )
     if "ddof" in own and rl.algorithm == "step_wise" and rl.step_wise.credit in ("outcome_anchored", "reference"):
         raise ValueError(f"recipes.{recipe}.ddof: credit {rl.step_wise.credit} does not read it: leave it out")
@@ -169,7 +179,12 @@ class Rl(Optim):
 
     lr: float = Field(5e-4, gt=0, le=10)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    algorithm: Literal["grpo", "step_wise", "semi_online"] = "grpo"
+    algorithm: str = Field(
+        "grpo",
+        description="grpo, step_wise, semi_online, or a file listed in plugins.algorithms.",
+        json_schema_extra={"anyOf": [{"enum": list(ALGORITHMS)}, {"pattern": "^[a-z][a-z0-9_]*$"}]},
+    )
+    options: dict[str, float] = Field(default_factory=dict, description="Of an algorithm of plugins.algorithms.")
     iterations: int = Field(40, ge=1, le=1_000_000)
     groups: int = Field(16, ge=1, le=100_000, description="Task instances per iteration.")
     group_size: int = Field(8, ge=2, le=10_000, description="Rollouts per task instance.")
@@ -177,6 +192,7 @@ class Rl(Optim):
     epochs: int = Field(3, ge=1, le=1000, description="Passes over the rows of one iteration.")
     batch: int = Field(32, ge=1, le=100_000, description="Rows per optimiser step (accumulated).")
     micro_batch: int = Field(16, ge=1, le=100_000, description="Rows per forward.")
+    layout: Layout = Field("padded", description=LAYOUT)
     clip_low: float = Field(0.2, ge=0, le=1)
     clip_high: float = Field(0.28, ge=0, le=100)
     dual_clip: float = Field(
@@ -218,6 +234,7 @@ class Rl(Optim):
     save_every: int = Field(5, ge=1, description="Iterations between resumable checkpoints.")
     step_wise: StepWise = StepWise()
     semi_online: SemiOnline = SemiOnline()
+    collection: Collection = Collection()
 
     @field_validator("dual_clip")
     @classmethod

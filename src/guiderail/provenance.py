@@ -81,7 +81,7 @@ def git_state() -> dict[str, Any]:
     """Commit, and what differs from it (dvc.lock does not count: every stage writes it)."""
     commit = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
-    extra = _git("ls-files", "--others", "--exclude-standard", "--", "src", "workflow")
+    extra = _git("ls-files", "--others", "--exclude-standard", "--", "src", "workflow", "plugins")
     if commit is None or changed is None:
         return {"commit": None, "dirty": None, "changed": []}
     paths = [line[3:] for line in changed.splitlines()] + (extra or "").splitlines()

@@ -1,4 +1,5 @@
-"""The MLflow side of tracking: the store, and one run in it. The only module that imports mlflow.
+"""The MLflow side of tracking: the store, and one run in it. With `tracking_registry` and `tracking_traces` the only
+modules that import mlflow.
 
 Guarantees: a local store is created and migrated by one process at a time, and never left half made; mlflow is imported
 only when a store is opened, with its telemetry and its chatter off. Calls wait for the store and raise what goes wrong:
@@ -11,17 +12,21 @@ import io
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 LOCK_S = 60.0
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's pages begin with runs, not with chat traces
+DIGEST = 16  # characters of a dataset's digest that are shown; MLflow keeps 36 at most
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -33,11 +38,24 @@ def tracking_uri(root: Path | None = None) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(root or Path.cwd()).resolve() / 'mlflow.db'}"
 
 
+@dataclass(frozen=True)
+class DataSet:
+    """Something that a run read: `name` and `digest` as our manifests have them, where it lay, what it was for."""
+
+    name: str
+    digest: str
+    path: str
+    context: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
 class MlflowRun:
     """A run that is open. `open` makes or resumes it."""
 
-    def __init__(self, client: Any, run: str) -> None:
-        self.client, self.run = client, run
+    def __init__(
+        self, client: Any, run: str, experiment: str = "", local: bool = True, root: Path | None = None
+    ) -> None:
+        self.client, self.run, self.experiment, self.local, self.root = client, run, experiment, local, root
 
     @classmethod
     def open(
@@ -55,25 +73,29 @@ class MlflowRun:
         root: folder for artefacts and the lock of a local store. state: file that keeps the run id for a resumed
         attempt. wait_s: longest wait for the lock (then filelock.Timeout).
         """
-        _set_quiet()
         local = uri.startswith("sqlite:")
+        client = _client(uri, root, wait_s)
         with _store_lock(root, wait_s):
-            _hush()
-            from mlflow import MlflowClient
-
-            client = open_store(uri) if local else MlflowClient(uri)
-            found = client.get_experiment_by_name(experiment)
-            if found is not None:
-                number = found.experiment_id
-            else:
-                where = (root / "mlartifacts").as_uri() if local else None
-                number = client.create_experiment(experiment, artifact_location=where)
+            number = _experiment(client, experiment, (root / "mlartifacts").as_uri() if local else None)
         run = _resumed(client, uri, state)
         if run is None:
             run = client.create_run(number, run_name=name or None, tags=dict(tags)).info.run_id
             if state is not None:
                 state.write_text(json.dumps({"uri": uri, "run": run}))
-        return cls(client, run)
+        return cls(client, run, number, local, root)
+
+    @staticmethod
+    def holds(uri: str, root: Path, experiment: str, digest: str, points: Mapping[str, int]) -> bool:
+        """Whether the store has a finished run with this `digest` tag and so many points of each curve."""
+        client = _client(uri, root, LOCK_S)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            return False
+        wanted = f"tags.digest = '{digest}' and attributes.status = 'FINISHED'"
+        for run in client.search_runs([found.experiment_id], wanted):
+            if all(len(client.get_metric_history(run.info.run_id, k)) >= n for k, n in points.items()):
+                return True
+        return False
 
     def params(self, flat: Mapping[str, Any]) -> None:
         """Log parameters."""
@@ -107,21 +129,73 @@ class MlflowRun:
         picture = Image.open(io.BytesIO(png)).convert("RGB")
         self.client.log_image(self.run, picture, key=name.replace("/", "."), step=step)
 
-    def register_model(self, source: str, name: str, alias: str, tags: Mapping[str, str]) -> None:
-        """A new version of `name` at the address `source`, with `alias`."""
-        from mlflow.exceptions import MlflowException
+    def table(self, name: str, rows: Mapping[str, Sequence[Any]]) -> None:
+        """Log columns of equal length as the table `name` (a .json below tables/), in place of an earlier one."""
+        from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
-        try:
-            self.client.create_registered_model(name)
-        except MlflowException as e:
-            if e.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        version = self.client.create_model_version(name, source=source, run_id=self.run, tags=dict(tags))
-        self.client.set_registered_model_alias(name, alias, version.version)
+        file = f"tables/{name}.json"
+        text = json.dumps({"columns": list(rows), "data": [list(r) for r in zip(*rows.values(), strict=True)]})
+        self.client.log_text(self.run, text, file)
+        tag = self.client.get_run(self.run).data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]")
+        entry = {"path": file, "type": "table"}
+        known = json.loads(tag)
+        if entry not in known:  # what makes MLflow show it as a table (see mlflow.log_table, which would append)
+            self.client.set_tag(self.run, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*known, entry]))
+
+    def inputs(self, datasets: Sequence[DataSet]) -> None:
+        """Log what the run read. The start of each digest is shown, the whole one stands in the profile."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        made = []
+        for d in datasets:
+            source = json.dumps({"uri": d.path})
+            profile = json.dumps({"digest": d.digest, **d.counts})
+            entity = Dataset(d.name, d.digest[:DIGEST], "local", source, schema=None, profile=profile)
+            made.append(DatasetInput(entity, tags=[InputTag("mlflow.data.context", d.context)]))
+        self.client.log_inputs(self.run, datasets=made)
+
+    def note(self, text: str) -> None:
+        """The run's description, Markdown."""
+        self.client.set_tag(self.run, "mlflow.note.content", text)
 
     def end(self, status: str) -> None:
         """End the run: FINISHED, FAILED or KILLED."""
         self.client.set_terminated(self.run, status)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One process at a time in this block, where the store is a local one."""
+        if not self.local:
+            yield
+            return
+        assert self.root is not None
+        with _store_lock(self.root, LOCK_S):
+            yield
+
+
+def _experiment(client: Any, name: str, where: str | None) -> str:
+    """Id of the experiment `name`, made when there is none (by us, or on a server by somebody at the same moment)."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=where, tags=KIND))
+        except MlflowException as e:
+            if e.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    return str(found.experiment_id)
+
+
+def _client(uri: str, root: Path, wait_s: float) -> Any:
+    """A client of the store at `uri`; a local one is made or migrated first, by one process at a time."""
+    _set_quiet()
+    with _store_lock(root, wait_s):
+        _hush()
+        from mlflow import MlflowClient
+
+        return open_store(uri) if uri.startswith("sqlite:") else MlflowClient(uri)
 
 
 def _resumed(client: Any, uri: str, state: Path | None) -> str | None:

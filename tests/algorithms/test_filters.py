@@ -90,3 +90,9 @@ def test_nothing_is_lost_invented_or_taken_twice(want, max_rounds, luck):
         assert (c.used, c.updates) == (len(taken), updates)
         assert c.carried == carried
     assert taken == sorted(set(taken))
+
+
+def test_what_became_too_old_is_dropped_and_counted():
+    two = Refill(2, 3, waiting=("a", "b", "c"), old=2).expire([True, False, True])
+    assert (two.waiting, two.old) == (("b",), 1)
+    assert (two.counts.dropped, two.counts.expired) == (2, 2)

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from guiderail.checkpoints import manifest as m
-from guiderail.checkpoints.consolidate import compare, consolidate
+from guiderail.checkpoints.compare import Gap, compare
+from guiderail.checkpoints.consolidate import consolidate
 from guiderail.checkpoints.dcp import DcpFolder
 from guiderail.checkpoints.shards import ShardError, rank_files
 from guiderail.models.tiny import save
@@ -158,7 +159,7 @@ def test_the_command_tells_what_it_made_and_what_differs(run, tmp_path, capsys):
     assert "from 2 shards\nequal to" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="differs from"):
         main([*asked, "--out", str(tmp_path / "b"), "--dtype", "bfloat16"])
-    assert "shape or dtype differs: model.language_model.norm.weight" in capsys.readouterr().out
+    assert "bfloat16 and float32" in capsys.readouterr().out
 
 
 def test_an_existing_folder_is_left_alone(run, tmp_path):
@@ -176,5 +177,6 @@ def test_compare_names_what_differs(run, tmp_path):
     gone = tensors.pop("model.visual.patch_embed.proj.bias")
     save_file(tensors, other / "model.safetensors")
     found = compare(run / "base", other)
-    assert found.values == {name: 0.5} and found.only == ("model.visual.patch_embed.proj.bias",) and gone is not None
+    assert found.values == {name: Gap(0.5, 0.5 / tensors[name].numel())}
+    assert found.missing == ("model.visual.patch_embed.proj.bias",) and found.extra == () and gone is not None
     assert not found.equal

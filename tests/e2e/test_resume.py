@@ -22,9 +22,10 @@ from guiderail.workflow.presets import merged, render
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 REPLAY = {"algorithm": "semi_online", "iterations": 2, "group_size": 4, "semi_online": {"patch": "on_policy"}}
+AHEAD = {"importance_cap": 2.0, "collection": {"mode": "async"}}
 SMALL = {
-    "sweep": {"recipe": ["grpo", "replay"]},
-    "recipes": {"grpo": {}, "replay": {"phases": [REPLAY, REPLAY | {"clip_low": 0.1}]}},
+    "sweep": {"recipe": ["grpo", "replay", "ahead"]},
+    "recipes": {"grpo": {}, "ahead": AHEAD, "replay": {"phases": [REPLAY, REPLAY | {"clip_low": 0.1}]}},
     "provision": {"templates": ["click-test", "click-button"], "heldout": ["click-link"], "selftest_instances": 0},
     "demos": {"per_template": 3},
     "sft": {"epochs": 4, "batch": 2, "save_every": 2},
@@ -145,3 +146,32 @@ def test_phases_along_recordings_go_on_without_a_browser(scratch):
     metrics = same_metrics(scratch, output)
     assert metrics["iterations"] == 4 and metrics["replay_steps"] == metrics["env_steps"] > 0
     assert metrics["optimizer_steps"] > 0
+
+
+def test_rollouts_ahead_go_on_and_their_schedule_gives_the_same_bytes(scratch):
+    """Killed with its worker process, resumed; then the schedule of both lives is followed from the start."""
+    if not (scratch.path / "results/sft/seed0").exists():
+        scratch.run("sft", "--seed", "0")
+    scratch.run("prm", "--recipe", "ahead", "--seed", "0")
+    argv = ["rl", "--recipe", "ahead", "--seed", "0"]
+    started = scratch.killed_after_first_checkpoint(*argv)
+    assert "guiderail.stages.rollout_worker" in started and "guiderail.pool.server" in started
+    assert "goes on from its checkpoint: 1 of 3 iterations" in scratch.run(*argv)
+    final, first = scratch.path / "results/rl/ahead/seed0", scratch.path / "first"
+    final.rename(first)
+    shutil.copyfile(first / "schedule.jsonl", scratch.path / "schedule.jsonl")
+    params = load(scratch.path / "params.yaml")
+    follow = {
+        "recipes": {**params.recipes, "ahead": AHEAD | {"collection": {"mode": "async", "replay": "schedule.jsonl"}}}
+    }
+    tree = merged(params.model_dump(mode="json"), follow)
+    (scratch.path / "params.yaml").write_text(render(type(params).model_validate(tree), "small"))
+    scratch.run(*argv)
+    assert tree_digest_of(final) == tree_digest_of(first)
+    assert (final / "schedule.jsonl").read_bytes() == (first / "schedule.jsonl").read_bytes()
+
+
+def tree_digest_of(output: Path) -> str:
+    """Of the trained tensors (the manifest beside them names the parameters, one of which differs)."""
+    (weights,) = (output / "checkpoint").glob("*.safetensors")
+    return tree_digest(weights)

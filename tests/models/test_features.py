@@ -96,3 +96,17 @@ def test_weights_hash_sees_every_byte(tiny):
     with torch.no_grad():
         visual.merger.linear_fc2.bias[-1] += 1e-7
     assert weights_hash(visual) != same
+
+
+def test_features_of_another_process_are_taken_under_the_same_weights_only(processor, tiny):
+    frames = NumberedFrames()
+    shas = [frames.paint(i) for i in range(2)]
+    made = tiny.policy.features.get(shas, frames)
+    vision, known = tiny.policy.features.known([*shas, "0" * 64])
+    assert vision == tiny.policy.vision_hash and sorted(known) == sorted(shas)
+    twin, other = (Policy(make_model(processor, seed), processor) for seed in (0, 1))
+    twin.features.adopt(vision, known)
+    other.features.adopt(vision, known)
+    assert torch.equal(twin.features.get(shas, frames)[1].data, made[1].data) and twin.features.misses == 0
+    other.features.get(shas, frames)
+    assert other.features.misses == 2

@@ -67,3 +67,9 @@ def test_microbatches_sort_by_length():
     rows = [row(ids=(1,) * n) for n in (50, 40, 90, 49, 51)]
     assert microbatches(rows, [0, 1, 2, 3, 4], 2) == [[1, 3], [0, 4], [2]]
     assert microbatches(rows, [0, 1, 2, 3, 4], 9) == [[1, 3, 0], [4], [2]]  # 51 > 1.25 * 40
+
+
+def test_packed_microbatches_put_rows_that_begin_alike_together():
+    rows = [row(ids=(1, 9, 9, k, 6), frames=(f,)) for f, k in [("a", 5), ("b", 5), ("a", 300), ("b", 5), ("a", 5)]]
+    assert microbatches(rows, [0, 1, 2, 3, 4], 3, "packed") == [[0, 4, 2], [1, 3]]
+    assert microbatches(rows, [4, 1, 2], 2, "packed") == [[4, 2], [1]]

@@ -17,7 +17,7 @@ from worlds import RL, MemoryLog, World, digest, make_learner, make_policy, run_
 from guiderail.algorithms.grpo import group_advantages
 from guiderail.checkpoints.save import load_state
 from guiderail.train import rl as rl_loop
-from guiderail.train.batch import make_batch
+from guiderail.train.batch import make_batch, minibatches
 from guiderail.train.gates import GateError
 from guiderail.train.stop import Stopped
 
@@ -228,3 +228,27 @@ def by_hand(policy, batch, scored, frames, rl):
     if rl.aggregation == "token_mean":
         return torch.cat(per_row).mean()
     return torch.stack([r.mean() for r in per_row]).mean()  # one row per episode here: row and trajectory agree
+
+
+def test_packed_rows_take_the_same_step(tmp_path, whole):
+    """Same rollouts, one optimiser step per iteration: loss and gradient of the packed layout are the padded one's."""
+    up = {"batch": 1000, "micro_batch": 7, "iterations": 1, "kl_coef": 0.1, "entropy_coef": 0.01}
+    logs = []
+    for layout in ("padded", "packed"):
+        rl = RL.model_copy(update={**up, "layout": layout})
+        _, log, _, _ = run_rl(tmp_path / layout, rl, reference=make_policy())
+        logs.append(log.rows[0])
+    assert logs[1]["logprob_gap_max"] < 1e-4 and logs[0]["rows_kept"] > 8
+    for key in ("loss", "grad_norm", "entropy", "kl"):
+        assert logs[1][key] == pytest.approx(logs[0][key], rel=1e-4, abs=1e-6), key
+
+
+def test_packed_mini_batches_keep_siblings_together(tmp_path):
+    world = World(make_policy(), RL)
+    episodes, _ = world.collect(world.tasks(0), 0)
+    batch = make_batch(episodes, RL)
+    assert batch.units("padded") is batch.episode
+    assert [episodes[i].group for i in batch.episode] == [episodes[RL.group_size * g].group for g in batch.group]
+    for index in minibatches(batch.units("packed"), 3, "t"):
+        inside = {batch.group[i] for i in index}
+        assert all(i in index for i in range(len(batch.rows)) if batch.group[i] in inside)

@@ -29,7 +29,7 @@ def test_every_row_once_an_epoch_in_another_order(tmp_path, monkeypatch):
     seen = []
     real = sft_loop.microbatches
     monkeypatch.setattr(
-        sft_loop, "microbatches", lambda rows, index, size: seen.append(list(index)) or real(rows, index, size)
+        sft_loop, "microbatches", lambda rows, index, *how: seen.append(list(index)) or real(rows, index, *how)
     )
     run_sft(tmp_path)
     first, second = ([i for part in half for i in part] for half in (seen[: len(seen) // 2], seen[len(seen) // 2 :]))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,30 @@ def test_step_wise_return_to_go_by_hand():
         "votes": 4, "votes_invalid": 2, "steps_unvoted": 1, "buckets": 2, "buckets_flat": 0,
     }  # fmt: skip
     assert found.metrics["vote_mean"] == pytest.approx((1 - 1 - 1) / 3)
+
+
+def test_a_step_that_could_not_be_done_is_a_bad_one():
+    """Both fail: a wrong click (vote -1), and text that nobody could read, which no judge is asked about: equal, so no
+    advantage; one that a judge said nothing valid of stays 0. Outcome -1: r = -2, -2, -1, siblings' means -1.5, -1.5,
+    -2.
+    """
+    wrong, silent = episode("1", 0, [step(0, (-1,))]), episode("1", 2, [step(0, invalid=1)])
+    unread = episode("1", 1, [replace(step(0), parse_error="no call")])
+    for credit in ("outcome_anchored", "return_to_go", "bucket"):
+        rl = STEP.model_copy(update={"step_wise": StepWise(credit=credit)})
+        found = step_advantages([wrong, unread], rewards_of([wrong, unread], -1.0), rl)
+        assert np.concatenate(found.values).tolist() == [0.0, 0.0]
+    three = [wrong, unread, silent]
+    found = step_advantages(three, rewards_of(three, -1.0), STEP)
+    assert np.concatenate(found.values) == pytest.approx([-0.5, -0.5, 1.0])
+    assert (found.metrics["steps_undone"], found.metrics["steps_unvoted"]) == (1, 2)
+
+
+def test_a_group_with_votes_that_differ_is_not_dropped():
+    """All fail, so outcomes are flat; votes of the first group differ, those of the second do not."""
+    played = [episode(g, i, [step(0, (v,))]) for g, i, v in (("1", 0, 1), ("1", 1, -1), ("2", 0, -1), ("2", 1, -1))]
+    found = rollout_metrics(played, make_batch(played, STEP), 1.0)
+    assert (found["groups"], found["groups_flat"], found["groups_dropped"]) == (2, 2, 1)
 
 
 def test_reference_credit_is_gui_rls():

@@ -103,7 +103,7 @@ class Project:
 def make_project(path: Path, log: Path, git: bool = True) -> Project:
     """A small copy of the repository at `path`: two seeds, two recipes."""
     skip = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "static")
-    for folder in ("workflow", "profiles", "src/guiderail"):
+    for folder in ("workflow", "profiles", "plugins", "src/guiderail"):
         shutil.copytree(ROOT / folder, path / folder, ignore=skip)
     for file in ("Snakefile", "dvc.yaml", "params.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
         (path / file).parent.mkdir(parents=True, exist_ok=True)

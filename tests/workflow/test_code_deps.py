@@ -15,22 +15,30 @@ PLUMBING = {
     "guiderail.params",
     "guiderail.param_section",
     "guiderail.params_cloud",
+    "guiderail.params_collection",
     "guiderail.params_engine",
     "guiderail.params_desktop",
     "guiderail.params_train",
+    "guiderail.params_trainer",
     "guiderail.params_judge",
+    "guiderail.params_plan",
     "guiderail.params_prm",
     "guiderail.params_endpoint",
     "guiderail.curves",
     "guiderail.errors",
     "guiderail.param_errors",
+    "guiderail.plugins",
     "guiderail.services",
     "guiderail.service_guard",
     "guiderail.tracking",
     "guiderail.tracking_mlflow",
+    "guiderail.tracking_registry",
+    "guiderail.tracking_sender",
+    "guiderail.tracking_system",
+    "guiderail.tracking_traces",
 }
 PLUMBING |= {"guiderail.provenance", "guiderail.stages"} | {
-    f"guiderail.stages.{m}" for m in ("context", "paths", "meter")
+    f"guiderail.stages.{m}" for m in ("context", "paths", "meter", "describe", "promotion")
 }
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
@@ -81,3 +89,20 @@ def test_listed_code_exists(stage):
     for dep in STAGES[stage]["deps"]:
         if dep.startswith("src/") and not dep.startswith("src/guiderail/stages/"):
             assert (ROOT / dep).exists(), dep
+
+
+# What a stage imports tells which plugins it can run: suites, a pool's server, the RL loop.
+PLUGGED = {
+    "tasks": "guiderail.tasks.suites",
+    "providers": "guiderail.pool.local",
+    "algorithms": "guiderail.train.rl",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", PLUGGED)
+def test_a_stage_depends_on_the_plugins_it_can_run(stage, kind):
+    runs = PLUGGED[kind] in reach(f"guiderail.stages.{stage}")
+    listed = f"plugins/{kind}" in STAGES[stage]["deps"]
+    assert listed == runs, f"{stage} can run plugins/{kind}: {runs}; in its deps in dvc.yaml: {listed}"
+    assert (ROOT / "plugins" / kind).is_dir()

@@ -16,7 +16,7 @@ def root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("name", ["default", "smoke", "study"])
+@pytest.mark.parametrize("name", ["default", "smoke", "study", "async"])
 def test_render_round_trips_and_explains(name, tmp_path):
     path = tmp_path / "params.yaml"
     presets.write(name, path)

@@ -13,6 +13,7 @@ if workflow.is_main_process and not ledger.off():
     ledger.reconcile()
 
 spec = Spec(config)
+asks = guiderail_params.parse(config).resources.of
 
 
 onsuccess:
@@ -33,4 +34,5 @@ def run_stage(name):
     """Shell line of a stage: DVC runs it, records it, or restores it from its cache. The command stands in dvc.yaml."""
     axes = "-".join(f"{{wildcards.{a}}}" for a in spec.axes(name))
     address = f"{name}@{axes}" if axes else name
-    return f"{shlex.quote(sys.executable)} -m guiderail.workflow.job {address} --log {{log}}"
+    job = f"{shlex.quote(sys.executable)} -m guiderail.workflow.job {address}"
+    return job + " --log {log} --gpus {resources.gpu}"

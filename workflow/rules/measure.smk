@@ -16,8 +16,11 @@ rule evaluate:
     benchmark:
         "logs/benchmarks/evaluate/{recipe}/seed{seed}/{benchmark}.tsv"
     retries: 1
+    threads: asks("evaluate").cpus
     resources:
-        gpu=1,
+        gpu=asks("evaluate").gpu,
+        mem_mb=asks("evaluate").mem_mb,
+        runtime=asks("evaluate").minutes,
     params:
         spec.params("evaluate"),
     shell:
@@ -46,6 +49,11 @@ rule report:
         "logs/report.log",
     benchmark:
         "logs/benchmarks/report.tsv"
+    threads: asks("report").cpus
+    resources:
+        gpu=asks("report").gpu,
+        mem_mb=asks("report").mem_mb,
+        runtime=asks("report").minutes,
     params:
         spec.params("report"),
     shell:

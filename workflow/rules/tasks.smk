@@ -9,6 +9,11 @@ rule provision:
     benchmark:
         "logs/benchmarks/provision.tsv"
     retries: 1
+    threads: asks("provision").cpus
+    resources:
+        gpu=asks("provision").gpu,
+        mem_mb=asks("provision").mem_mb,
+        runtime=asks("provision").minutes,
     params:
         spec.params("provision"),
     shell:
@@ -25,6 +30,11 @@ rule demos:
     benchmark:
         "logs/benchmarks/demos.tsv"
     retries: 1
+    threads: asks("demos").cpus
+    resources:
+        gpu=asks("demos").gpu,
+        mem_mb=asks("demos").mem_mb,
+        runtime=asks("demos").minutes,
     params:
         spec.params("demos"),
     shell:

@@ -1,4 +1,4 @@
-# Training: warm-up, judge of steps, reinforcement, merge. One GPU each where there is one (profiles say how many there are).
+# Training: warm-up, judge of steps, reinforcement, merge. What each asks for stands in params.yaml (resources).
 rule sft:
     input:
         spec.deps("sft"),
@@ -16,8 +16,11 @@ rule sft:
     benchmark:
         "logs/benchmarks/sft/seed{seed}.tsv"
     retries: 1
+    threads: asks("sft").cpus
     resources:
-        gpu=1,
+        gpu=asks("sft").gpu,
+        mem_mb=asks("sft").mem_mb,
+        runtime=asks("sft").minutes,
     params:
         spec.params("sft"),
     shell:
@@ -46,8 +49,11 @@ rule prm:
     benchmark:
         "logs/benchmarks/prm/{recipe}/seed{seed}.tsv"
     retries: 1
+    threads: asks("prm").cpus
     resources:
-        gpu=1,
+        gpu=asks("prm").gpu,
+        mem_mb=asks("prm").mem_mb,
+        runtime=asks("prm").minutes,
     params:
         spec.params("prm"),
     shell:
@@ -76,8 +82,11 @@ rule rl:
     benchmark:
         "logs/benchmarks/rl/{recipe}/seed{seed}.tsv"
     retries: 2
+    threads: asks("rl").cpus
     resources:
-        gpu=1,
+        gpu=asks("rl").gpu,
+        mem_mb=asks("rl").mem_mb,
+        runtime=asks("rl").minutes,
     params:
         spec.params("rl"),
     shell:
@@ -93,6 +102,11 @@ rule merge:
         "logs/merge/{recipe}/seed{seed}.log",
     benchmark:
         "logs/benchmarks/merge/{recipe}/seed{seed}.tsv"
+    threads: asks("merge").cpus
+    resources:
+        gpu=asks("merge").gpu,
+        mem_mb=asks("merge").mem_mb,
+        runtime=asks("merge").minutes,
     params:
         spec.params("merge"),
     shell:

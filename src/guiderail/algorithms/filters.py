@@ -51,7 +51,8 @@ class Counts:
     """What a run has generated so far, in groups, rounds and updates. generated = dropped + used + waiting.
 
     updates: batches taken; short: those of fewer groups than wanted; empty: those of none (no optimiser step).
-    carried: groups used by a later update than the one they were generated for.
+    carried: groups used by a later update than the one they were generated for. expired: dropped ones that were kept
+    first and became too old.
     """
 
     rounds: int = 0
@@ -62,6 +63,7 @@ class Counts:
     updates: int = 0
     short: int = 0
     empty: int = 0
+    expired: int = 0
 
     def to_json(self) -> dict[str, int]:
         """Plain values."""
@@ -104,6 +106,14 @@ class Refill(Generic[T]):
             dropped=self.counts.dropped + len(groups) - len(kept),
         )
         return replace(self, waiting=self.waiting + kept, rounds=self.rounds + 1, counts=counts)
+
+    def expire(self, too_old: Sequence[bool]) -> Refill[T]:
+        """Drop the waiting groups that are marked."""
+        kept = tuple(g for g, x in zip(self.waiting, too_old, strict=True) if not x)
+        lost = len(self.waiting) - len(kept)
+        counts = replace(self.counts, dropped=self.counts.dropped + lost, expired=self.counts.expired + lost)
+        old = self.old - sum(too_old[: self.old])
+        return replace(self, waiting=kept, old=old, counts=counts)
 
     def take(self) -> tuple[tuple[T, ...], Refill[T]]:
         """(groups to train on, oldest first and at most `want`; the state for the next update). ValueError when not

@@ -21,6 +21,7 @@ import pandas as pd
 from filelock import FileLock
 
 import guiderail
+from guiderail import plugins
 from guiderail.bench import records
 from guiderail.checkpoints import manifest as manifests
 from guiderail.checkpoints.manifest import sha256_file
@@ -117,10 +118,11 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def code_digest(parts: Iterable[str] = CODE) -> str:
-    """Digest of the source files that can change what an episode does."""
+    """Digest of the source files that can change what an episode does, loaded plugins included."""
     root = Path(guiderail.__file__).parent
     files = sorted(f for part in parts for f in (root / part).rglob("*") if f.suffix in (".py", ".js"))
-    return manifests.digest_json({f.relative_to(root).as_posix(): sha256_file(f) for f in files})
+    own = {f.relative_to(root).as_posix(): sha256_file(f) for f in files}
+    return manifests.digest_json(own | plugins.digests())
 
 
 def choose_strips(rows: pd.DataFrame, count: int) -> list[tuple[str, str, int]]:

@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> None:
     """Consolidate; tell what was written and, with --against, what differs."""
     import torch
 
-    from guiderail.checkpoints.consolidate import compare, consolidate
+    from guiderail.checkpoints.compare import compare
+    from guiderail.checkpoints.consolidate import consolidate
 
     dtype = None if args.dtype == "keep" else getattr(torch, args.dtype)
     found = consolidate(Path(args.shards), Path(args.like), Path(args.out), dtype=dtype)
@@ -34,10 +35,6 @@ def run(args: argparse.Namespace) -> None:
     if difference.equal:
         print(f"equal to {args.against}, bit for bit: {difference.tensors} tensors")
         return
-    for name in difference.only:
-        print(f"  only in one: {name}")
-    for name in difference.forms:
-        print(f"  shape or dtype differs: {name}")
-    for name, worst in difference.values.items():
-        print(f"  |difference| up to {worst:.3g}: {name}")
+    for fault in difference.faults():
+        print(f"  {fault}")
     raise SystemExit(f"{args.out} differs from {args.against}")

@@ -3,7 +3,7 @@
 Guarantees: all ranks are checked before a weight is read; the folder holds exactly the tensors of the model that the
 configuration describes, each in the dtype it was stored in; tied weights are written once, and refused when they
 differ; what is written appears as a whole or not at all, with a manifest that names and hashes its sources. Memory
-holds one output file and one tensor. `compare` tells what differs between two folders, parameter by parameter.
+holds one output file and one tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
@@ -24,7 +23,6 @@ from guiderail.checkpoints.dcp import INDEX, DcpFolder, prefix_of
 from guiderail.checkpoints.save import publish
 from guiderail.checkpoints.shards import RankFiles, ShardError, Shards
 from guiderail.checkpoints.tensors import write_tensors
-from guiderail.checkpoints.weights import shards as weight_files
 from guiderail.models.folder import read_json
 
 FILE_BYTES = 4 << 30  # tensors per output file, more only for a single larger tensor
@@ -147,47 +145,3 @@ def _describe(folder: Path, where: dict[str, str], source: Shards, dtype: torch.
         size = sum(math.prod(source.forms[n].shape) * (dtype or source.forms[n].dtype).itemsize for n in where)
         index = {"metadata": {"total_size": size}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Two folders, tensor by tensor: names only one has, shapes or dtypes that differ, largest |a - b| per tensor that
-    is not bit-equal."""
-
-    only: tuple[str, ...]
-    forms: tuple[str, ...]
-    values: dict[str, float]
-    tensors: int
-
-    @property
-    def equal(self) -> bool:
-        """Bit for bit the same."""
-        return not (self.only or self.forms or self.values)
-
-
-def compare(a: Path, b: Path) -> Difference:
-    """What differs between the weights of two Hugging Face folders; memory holds one tensor of each."""
-    at_a, at_b = _places(a), _places(b)
-    forms: list[str] = []
-    values: dict[str, float] = {}
-    for name in sorted(at_a.keys() & at_b.keys()):
-        one, two = _read(at_a[name], name), _read(at_b[name], name)
-        if one.shape != two.shape or one.dtype != two.dtype:
-            forms.append(name)
-        elif not torch.equal(one, two):
-            values[name] = float((one.double() - two.double()).abs().max())
-    return Difference(tuple(sorted(at_a.keys() ^ at_b.keys())), tuple(forms), values, len(at_a))
-
-
-def _places(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as f:
-            found |= dict.fromkeys(f.keys(), file)
-    return found
-
-
-def _read(file: Path, name: str) -> Tensor:
-    with safe_open(file, framework="pt") as f:
-        tensor: Tensor = f.get_tensor(name)
-    return tensor

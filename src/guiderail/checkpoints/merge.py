@@ -11,28 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
-from guiderail.checkpoints.weights import adapter_deltas, rewrite, shards, tensor_names
+from guiderail.checkpoints.effective import Effective, source
+from guiderail.checkpoints.weights import rewrite
 from guiderail.errors import Explained
-
-Change = dict[str, Callable[[Tensor], Tensor]]
 
 
 class MergeError(Explained, ValueError):
     """Checkpoints cannot be merged. The message says which, why and what to do."""
-
-
-def source(checkpoint: Path) -> tuple[Path, Change]:
-    """(Hugging Face folder, changes to its tensors) that together are the checkpoint's full weights. Verifies both."""
-    if not (checkpoint / m.FILE).is_file() and not (checkpoint / "adapter_config.json").is_file():
-        return checkpoint, {}  # a plain base model
-    found = m.verify_files(checkpoint)
-    if found.kind != "lora":
-        return checkpoint, {}
-    return m.check_link(found.parent, "parent", checkpoint), adapter_deltas(checkpoint)
 
 
 def fold(checkpoint: Path, out: Path, dtype: torch.dtype | None = None) -> None:
@@ -61,28 +49,16 @@ def merge_linear(
     start = m.check_link(found.start, "start", end)
     if m.weights_digest(start) not in found.ancestors:
         raise MergeError(f"{end}: {start} is not an ancestor; only checkpoints of one lineage can be interpolated")
-    (start_at, start_change), (end_at, end_change) = source(start), source(end)
-    names = tensor_names(end_at)
-    if names != tensor_names(start_at):
+    first, last = Effective(start), Effective(end)
+    if first.files.keys() != last.files.keys():
         raise MergeError(
-            f"{start} and {end} do not hold the same tensors: {sorted(names ^ tensor_names(start_at))[:5]}"
+            f"{start} and {end} do not hold the same tensors: {sorted(first.files.keys() ^ last.files.keys())[:5]}"
         )
-    where: dict[str, Path] = {}
-    for file in shards(start_at):
-        with safe_open(file, framework="pt") as f:
-            where |= dict.fromkeys(f.keys(), file)
 
     def between(name: str) -> Callable[[Tensor], Tensor]:
-        def apply(tensor: Tensor) -> Tensor:
-            with safe_open(where[name], framework="pt") as f:
-                first = f.get_tensor(name)
-            first = start_change[name](first) if name in start_change else first
-            last = end_change[name](tensor) if name in end_change else tensor
-            return interpolate(first, last, weight)
+        return lambda _: interpolate(first.tensor(name), last.tensor(name), weight)
 
-        return apply
-
-    rewrite(end_at, out, {name: between(name) for name in names}, dtype)
+    rewrite(last.folder, out, {name: between(name) for name in last.files}, dtype)
     return _describe(end, out, recipe, seed, {"method": "linear", "weight": weight})
 
 

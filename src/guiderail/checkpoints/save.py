@@ -92,19 +92,19 @@ def save_state(folder: Path, state: State, keep: int = 2) -> Path:
     if final.exists():  # same step again, e.g. a stop right after a save
         return final
     publish(final, write)
-    for old in _states(folder)[:-keep]:
+    for old in state_folders(folder)[:-keep]:
         shutil.rmtree(old)
     return final
 
 
-def _states(folder: Path) -> list[Path]:
+def state_folders(folder: Path) -> list[Path]:
     """State folders, oldest first."""
     return sorted(x for x in folder.glob("state-*") if _STATE.fullmatch(x.name))
 
 
 def load_state(folder: Path) -> State | None:
     """The newest state, or None when there is none. Restores the CPU generator. Raises StateError on a damaged one."""
-    found = _states(folder)
+    found = state_folders(folder)
     if not found:
         return None
     newest = found[-1]

@@ -20,7 +20,6 @@ from guiderail.envs import keys, page, plan, scripts
 from guiderail.envs.cdp import Json
 from guiderail.envs.channel import Channel, deadline
 from guiderail.envs.types import InfraError, Observation, StepResult
-from guiderail.tasks.miniwob import check_wording, reword
 from guiderail.tasks.types import TaskSpec
 
 EPOCH_S = 1_700_000_000  # what Date says when a page is made
@@ -35,7 +34,7 @@ class BrowserEnv:
     def __init__(self, channel: Channel, context: str, target: str, session: str) -> None:
         self._channel = channel
         self._context, self._target, self._session = context, target, session
-        self._template = ""
+        self._url = ""
         self._instruction = ""
         self._step = 0
         self._ticks = 0.0
@@ -64,21 +63,21 @@ class BrowserEnv:
 
         Raises ValueError, with nothing done, for a template without a page or without the task's wording, InfraError.
         """
-        url = page.page_url(task.template)
-        check_wording(task.template, task.wording)
+        url = page.page_of(task)
+        page.check_wording(task)
         async with self._call(f"reset {task.id}"):
             self._send("Input.dispatchMouseEvent", keys.mouse("Moved", scripts.WIDTH - 1, scripts.HEIGHT - 1))
             said = None
-            if self._template == task.template and task.template not in page.RELOAD:
+            if self._url == url and task.template not in page.RELOAD:
                 said = await self._evaluate(page.start_script(task.seed))
             if said is None:
-                self._template = ""
+                self._url = ""
                 await self._load(url)
                 said = await self._evaluate(page.start_script(task.seed))
             if said is None:
                 raise InfraError(f"{url} did not become a task page", "crash")
-            self._template, self._step = task.template, 0
-            self._instruction = reword(task.template, said, task.wording)
+            self._url, self._step = url, 0
+            self._instruction = page.reword(task, said)
             await self._live(self._channel.step_ms + PAST_MS)
             return await self._result()
 
@@ -88,7 +87,7 @@ class BrowserEnv:
         Raises ValueError, with nothing done, for an action that a page has no use for (LongPress, Open, Answer, Nav,
         Finish, an unknown key; see `plan.events`): that is the agent's error, not an infrastructure error.
         """
-        if not self._template:
+        if not self._url:
             raise ValueError("step before reset")
         events, budget = plan.events(action), self._channel.step_ms + PAST_MS
         if isinstance(action, Wait):

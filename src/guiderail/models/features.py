@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -163,6 +163,21 @@ class FeatureCache:
                 found[s] = Features(f.data.clone(), f.grid)  # own storage: a view would keep its whole batch alive
                 self._put((s, key), found[s])
         return [found[s] for s in shas]
+
+    def known(self, shas: Sequence[str]) -> tuple[str, dict[str, Features]]:
+        """(hash of the vision weights, what is kept under it of `shas`); nothing while the tower is trainable."""
+        if not self.enabled:
+            return "", {}
+        key = self.vision_hash
+        return key, {s: self._entries[s, key] for s in shas if (s, key) in self._entries}
+
+    def adopt(self, vision_hash: str, made: Mapping[str, Features]) -> None:
+        """Keep features that another process made, if it made them with these vision weights."""
+        if self.enabled and vision_hash == self.vision_hash:
+            device = next(self.visual.parameters()).device
+            for s, f in made.items():
+                if (s, vision_hash) not in self._entries:
+                    self._put((s, vision_hash), Features(f.data.to(device), f.grid))
 
     def _put(self, key: tuple[str, str], value: Features) -> None:
         self._entries[key] = value

@@ -22,8 +22,10 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import (
     Qwen3VLTextRMSNorm,
 )
 
+from guiderail.models import recompute
 from guiderail.models.attention import SlotCache
 from guiderail.models.lora import Adapted, adapted
+from guiderail.models.packing import Block
 
 Rope = tuple[Tensor, Tensor]
 Linear = Adapted | nn.Module
@@ -76,22 +78,35 @@ class LeanText:
         *,
         cache: SlotCache | None = None,
         mask: Tensor | None = None,
+        blocks: list[Block] | None = None,
         visual_mask: Tensor | None = None,
         deepstack: list[Tensor] | None = None,
     ) -> Tensor:
         """Last hidden states [B, T, D] of embeddings x [B, T, D]. mask: additive [B, 1, T, columns]; None = causal,
-        for an empty cache or none."""
+        for an empty cache or none. blocks: of a packed layout, in place of both."""
+        again = recompute.wanted(self.lm, cache)
         for i, layer in enumerate(self.layers):
-            x = x + self._attend(layer, i, _norm(layer.norm1, x), rope, cache, mask)
-            y = _norm(layer.norm2, x)
-            x = x + _linear(F.silu(_linear(y, layer.gate)) * _linear(y, layer.up), layer.down)
+
+            def run(x: Tensor, i: int = i, layer: _Layer = layer) -> Tensor:
+                x = x + self._attend(layer, i, _norm(layer.norm1, x), rope, cache, mask, blocks)
+                y = _norm(layer.norm2, x)
+                return x + _linear(F.silu(_linear(y, layer.gate)) * _linear(y, layer.up), layer.down)
+
+            x = recompute.layer(run, x) if again else run(x)
             if deepstack is not None and visual_mask is not None and i < len(deepstack):
                 x = x.clone()
                 x[visual_mask] = x[visual_mask] + deepstack[i].to(x.device, x.dtype)
         return _norm(self.lm.norm, x)
 
     def _attend(
-        self, layer: _Layer, index: int, x: Tensor, rope: Rope, cache: SlotCache | None, mask: Tensor | None
+        self,
+        layer: _Layer,
+        index: int,
+        x: Tensor,
+        rope: Rope,
+        cache: SlotCache | None,
+        mask: Tensor | None,
+        blocks: list[Block] | None,
     ) -> Tensor:
         b, t, _ = x.shape
         q = _rotate(_norm(layer.q_norm, _linear(x, layer.q).view(b, t, -1, self.head_dim)), rope).transpose(1, 2)
@@ -103,9 +118,16 @@ class LeanText:
             q = q.reshape(b, k.shape[1], self.groups, self.head_dim)
         elif self.groups > 1:
             k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale)
+        if blocks is not None:
+            parts = [self._scores(q[:, :, a.start : a.end], a.keys(k), a.keys(v), a.mask) for a in blocks]
+            return _linear(torch.cat(parts, 2).transpose(1, 2).reshape(b, t, -1), layer.o)
+        out = self._scores(q, k, v, mask)
         out = out.reshape(b, 1, -1) if t == 1 else out.transpose(1, 2).reshape(b, t, -1)
         return _linear(out, layer.o)
+
+    def _scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention of q [B, H, s, d] over k, v [B, H, n, d]; mask None = causal."""
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale)
 
 
 def _rotate(x: Tensor, rope: Rope) -> Tensor:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+from transformers import AutoConfig, AutoProcessor, Qwen3VLForConditionalGeneration
 
+from guiderail.models import recompute
 from guiderail.models.folder import CheckpointError, check_folder, check_weights, is_adapter, read_json
 from guiderail.models.policy import Policy
 from guiderail.models.quiet import no_progress_bars
@@ -79,10 +80,22 @@ def load_policy(path: str | Path, params: Model, adapter: str | Path | None = No
             attn_implementation="sdpa",
         )
     model.to(resolve_device(params.device)).eval()
+    recompute.switch(model.model.language_model, params.recompute)
     if adapter is not None:
         _put_adapter(model, Path(adapter))
     for p in model.model.visual.parameters():
         p.requires_grad_(params.train_vision)
+    return Policy(model, AutoProcessor.from_pretrained(folder, local_files_only=True))
+
+
+def load_outline(path: str | Path) -> Policy:
+    """A policy without weights: tokenizer, sizes and names of a folder (or of an adapter's parent), for building
+    prompts where another process runs the model. Raises CheckpointError."""
+    if is_adapter(path):
+        return load_outline(adapter_parent(path))
+    folder = check_folder(path)
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(folder, local_files_only=True))
     return Policy(model, AutoProcessor.from_pretrained(folder, local_files_only=True))
 
 

@@ -15,11 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from guiderail.models import recompute
 from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
-from guiderail.models.features import FeatureCache, Frames
+from guiderail.models.features import FeatureCache, Features, Frames
 from guiderail.models.lean import LeanText
+from guiderail.models.packing import Block, Plan, blocks, plan
 from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
+from guiderail.params_train import Layout
 
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
 MASKED = -1e30  # finite, so that p * log p of a masked token is 0 and has a gradient of 0
@@ -38,9 +41,9 @@ class LogProbs(NamedTuple):
 
 @dataclass
 class Packed:
-    """Rows ready for the language model, padded on the right.
+    """Rows ready for the language model, padded on the right; or with `layout` all in one row without padding.
 
-    embeds [B, T, D]; positions [3, B, T]; next_positions per row.
+    embeds [B, T, D]; positions [3, B, T]; next_positions per row. layout: where each row's tokens stand, B is then 1.
     """
 
     embeds: torch.Tensor
@@ -49,6 +52,15 @@ class Packed:
     next_positions: list[int]
     visual_mask: torch.Tensor | None
     deepstack: list[torch.Tensor] | None
+    layout: Plan | None = None
+
+
+class _Laid(NamedTuple):
+    """ids [T] of a row, their positions [3, T] and the position of the next token."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    following: int
 
 
 class Policy:
@@ -124,22 +136,14 @@ class Policy:
 
         Raises RowMismatch naming `label` and index when image tokens and features differ.
         """
-        shas = [s for _, fs in rows for s in fs]
-        features = self.features.get(shas, frames)
-        arrays = [np.asarray(ids, dtype=np.int64) for ids, _ in rows]
-        lengths = [len(a) for a in arrays]
+        features, laid = self._lay(rows, frames, label)
+        lengths = [len(row.ids) for row in laid]
         width = max(lengths)
         ids = np.full((len(rows), width), self.stop_ids[-1], dtype=np.int64)
         positions = np.zeros((3, len(rows), width), dtype=np.int64)
-        next_positions, at = [], 0
-        for i, (a, (_, fs)) in enumerate(zip(arrays, rows, strict=True)):
-            grids = [f.grid for f in features[at : at + len(fs)]]
-            at += len(fs)
-            p, nxt = mrope_positions(
-                a, self.image_token_id, grids, self.merge, f"{label} {i} (frames {[s[:8] for s in fs]})"
-            )
-            ids[i, : len(a)], positions[:, i, : len(a)] = a, p
-            next_positions.append(nxt)
+        for i, row in enumerate(laid):
+            ids[i, : len(row.ids)], positions[:, i, : len(row.ids)] = row.ids, row.positions
+        next_positions = [row.following for row in laid]
         token_ids = torch.from_numpy(ids).to(self.device)
         embeds = self.model.get_input_embeddings()(token_ids)
         visual_mask, deepstack = None, None
@@ -152,27 +156,91 @@ class Policy:
             embeds, torch.from_numpy(positions).to(self.device), lengths, next_positions, visual_mask, deepstack
         )
 
+    def pack_flat(
+        self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str = "row"
+    ) -> Packed:
+        """As `pack`, all rows in one: no padding, and what rows begin with alike stands there once (`packing.plan`)."""
+        features, laid = self._lay(rows, frames, label)
+        vocab = int(self.model.config.text_config.vocab_size)
+        first: dict[str, int] = {}  # where the cells of each frame begin among those of all frames
+        distinct: list[torch.Tensor] = []
+        size, at, sources = 0, 0, []
+        for row, (_, fs) in zip(laid, rows, strict=True):
+            source = np.full(len(row.ids), -1, dtype=np.int64)
+            cells = [np.empty(0, dtype=np.int64)]
+            for sha, f in zip(fs, features[at : at + len(fs)], strict=True):
+                if sha not in first:
+                    first[sha], size = size, size + f.cells
+                    distinct.append(f.data)
+                cells.append(first[sha] + np.arange(f.cells))
+            at += len(fs)
+            source[row.ids == self.image_token_id] = np.concatenate(cells)
+            sources.append(source)
+        keys = [np.where(s < 0, row.ids, vocab + s) for row, s in zip(laid, sources, strict=True)]
+        layout = plan(keys)
+        source = layout.flat(sources)
+        embeds = self.model.get_input_embeddings()(torch.from_numpy(layout.flat([r.ids for r in laid])).to(self.device))
+        embeds, visual_mask, deepstack = embeds[None], None, None
+        if distinct:
+            index = torch.from_numpy(source[source >= 0]).to(embeds.device)
+            data = torch.cat(distinct, dim=1).to(embeds.device, embeds.dtype).index_select(1, index)
+            visual_mask = torch.from_numpy(source >= 0).to(embeds.device)[None]
+            embeds = embeds.masked_scatter(visual_mask[..., None], data[0])
+            deepstack = list(data[1:].unbind(0))
+        positions = torch.from_numpy(layout.flat([r.positions for r in laid]))[:, None].to(embeds.device)
+        following = [r.following for r in laid]
+        return Packed(embeds, positions, [layout.tokens], following, visual_mask, deepstack, layout)
+
+    def _lay(
+        self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str
+    ) -> tuple[list[Features], list[_Laid]]:
+        """Features of all frames in order, and the rows' ids with their positions."""
+        features = self.features.get([s for _, fs in rows for s in fs], frames)
+        laid, at = [], 0
+        for i, (ids, fs) in enumerate(rows):
+            array = np.asarray(ids, dtype=np.int64)
+            grids = [f.grid for f in features[at : at + len(fs)]]
+            at += len(fs)
+            name = f"{label} {i} (frames {[s[:8] for s in fs]})"
+            laid.append(_Laid(array, *mrope_positions(array, self.image_token_id, grids, self.merge, name)))
+        return features, laid
+
     def text(self) -> LeanText | None:
         """The lean forward over the weights as they stand, or None when the library's must be used."""
         return LeanText.of(self.model.model.language_model)
 
     def hidden(self, packed: Packed, *, cache: Any = None, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Last hidden states [B, T, D] (after the final norm). `mask` None = causal over the packed columns."""
+        """Last hidden states [B, T, D] (after the final norm). `mask` None = causal over the packed columns, or what a
+        packed layout lets its tokens see (which takes neither a cache nor a mask)."""
         text = self.text()
+        calls: list[Block] | None = None
+        if packed.layout is not None:
+            tokens = packed.layout.tokens
+            calls = blocks(packed.layout, packed.embeds, *(() if text else (tokens,)))
+            if text is None:  # the library takes one mask over everything
+                mask = calls[0].mask
         if text is not None:
             rope = text.rope(packed.embeds, packed.positions)
             return text(
-                packed.embeds, rope, cache=cache, mask=mask, visual_mask=packed.visual_mask, deepstack=packed.deepstack
+                packed.embeds,
+                rope,
+                cache=cache,
+                mask=mask,
+                blocks=calls,
+                visual_mask=packed.visual_mask,
+                deepstack=packed.deepstack,
             )
-        out = self.model.model.language_model(
-            inputs_embeds=packed.embeds,
-            position_ids=packed.positions,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=cache is not None,
-            visual_pos_masks=packed.visual_mask,
-            deepstack_visual_embeds=packed.deepstack,
-        )
+        lm = self.model.model.language_model
+        with recompute.in_library(lm, recompute.wanted(lm, cache)):
+            out = lm(
+                inputs_embeds=packed.embeds,
+                position_ids=packed.positions,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=cache is not None,
+                visual_pos_masks=packed.visual_mask,
+                deepstack_visual_embeds=packed.deepstack,
+            )
         return out.last_hidden_state  # type: ignore[no-any-return]
 
     def masked_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -194,12 +262,13 @@ class Policy:
         temperature: float | None = 1.0,
         grad: bool = False,
         entropy: bool = False,
+        layout: Layout = "padded",
     ) -> LogProbs:
         """Log-probs of the sampled tokens of `rows`, in row then span order; one forward, logits at span tokens only.
 
         temperature: divides the masked logits (0 counts as 1, as in sampling); None = each row's own. grad: build the
-        graph. Raises RowMismatch for a row whose image tokens do not match its frames, ValueError for an empty or
-        leading span.
+        graph. layout: packed = all rows in one, equal beginnings computed once; the same to rounding. Raises
+        RowMismatch for a row whose image tokens do not match its frames, ValueError for an empty or leading span.
         """
         with torch.set_grad_enabled(grad):
             inputs, at, targets, scale, row_index = [], [], [], [], []
@@ -214,10 +283,13 @@ class Policy:
                     np.full(len(span_at), (row.temperature if temperature is None else temperature) or 1.0, np.float32)
                 )
                 row_index.append(np.full(len(span_at), i))
-            packed = self.pack(inputs, frames)
+            packed = (self.pack if layout == "padded" else self.pack_flat)(inputs, frames)
             index = torch.from_numpy(np.concatenate(row_index)).to(self.device)
+            if packed.layout is not None:
+                at = [places[tokens] for places, tokens in zip(packed.layout.places, at, strict=True)]
             where = torch.from_numpy(np.concatenate(at)).to(self.device)
-            hidden = self.hidden(packed)[index, where]
+            hidden = self.hidden(packed)
+            hidden = hidden[index, where] if packed.layout is None else hidden[0].index_select(0, where)
             logits = self.masked_logits(hidden)
             logits = logits / torch.from_numpy(np.concatenate(scale)).to(logits.device)[:, None]
             lse = torch.logsumexp(logits, dim=-1)

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from guiderail import plugins
 from guiderail.params import Env
 from guiderail.params_cloud import CLOUDS
 from guiderail.pool.wire import TOKEN_ENV
@@ -48,7 +49,7 @@ def env_pool(
     cmd = [sys.executable, "-m", "guiderail.pool.server", "--port", "{port}"]
     cmd += ["--provider", provider or env.provider, "--slots", str(env.slots), "--step-ms", str(env.step_ms)]
     cmd += ["--call-timeout", str(env.call_timeout_s), "--ttl", str(env.lease_ttl_s)]
-    cmd += ["--gui-rl", "off", "--owner", owner]
+    cmd += ["--gui-rl", "off", "--owner", owner, *plugins.command_line()]
     cmd += ["--browser", env.browser] if env.browser else []
     cmd += cloud_options(env) if env.provider in CLOUDS else []
     cmd += ["--desktop", env.desktop.model_dump_json()] if (provider or env.provider) == "local_desktop" else []

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guiderail import plugins
 from guiderail.pool.providers import NAMES, make_provider
 from guiderail.pool.providers.base import Provider
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def add_machine_options(p: argparse.ArgumentParser) -> None:
     """Which machines, and where they are written down: the server and `guiderail pool` must agree on these."""
-    p.add_argument("--provider", choices=NAMES, default="local_browser")
+    p.add_argument("--provider", default="local_browser", help=f"one of {', '.join(NAMES)}, or a plugin's name")
+    p.add_argument(
+        "--plugin", action="append", default=[], metavar="KIND/NAME", help="load plugins/KIND/NAME.py (repeat for more)"
+    )
     p.add_argument("--state", default="", metavar="FILE", help="what must survive a restart; empty = nothing does")
     p.add_argument(
         "--name", default="", help="label of the machines; two pools of one account need two (default: from FILE)"
@@ -50,7 +54,8 @@ def pool_name(name: str, state: str) -> str:
 
 
 def provider_of(a: argparse.Namespace) -> Provider:
-    """The provider as the options say. Raises ValueError."""
+    """The provider as the options say; loads the plugins they name. Raises ValueError, PluginError."""
+    plugins.activate_words(a.plugin)
     return make_provider(
         a.provider,
         slots=getattr(a, "slots", 1),

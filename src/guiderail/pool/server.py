@@ -81,7 +81,7 @@ def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[
     return read_number
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     """Command line of the server."""
     p = argparse.ArgumentParser(prog="python -m guiderail.pool.server", description="Lend out environments over HTTP.")
     p.add_argument("--host", default="127.0.0.1", help="address to bind (default: this machine only)")
@@ -167,7 +167,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--drain", type=_number(float, 0, 86_400), default=0.0, help="seconds that holders have to close after SIGTERM"
     )
     p.add_argument("--keep", action="store_true", help="at the end leave machines and leases to the next server")
-    return p.parse_args(argv)
+    return p
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Options of a command line."""
+    return parser().parse_args(argv)
 
 
 def config_of(a: argparse.Namespace, durable: bool) -> PoolConfig:

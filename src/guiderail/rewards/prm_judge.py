@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -70,6 +71,17 @@ class PrmModel:
         return np.asarray(signs[:, 0] / np.maximum(signs.sum(axis=1), 1e-300), dtype=np.float64)
 
 
+class Signs(Protocol):
+    """What votes are drawn from: a `PrmModel`, here or elsewhere."""
+
+    batch: int
+    """Steps worth asking for at once."""
+
+    def signs(self, steps: Sequence[StepContext], temperature: float = 1.0) -> Floats:
+        """See `PrmModel.signs`."""
+        ...
+
+
 def draw(plus: float, minus: float, m: int, seed: int) -> Votes:
     """`m` votes with these probabilities; the rest of the mass is invalid."""
     u = np.random.default_rng(seed).random(m)
@@ -83,7 +95,7 @@ _Asked = tuple[StepContext, "Future[Votes]"]
 class PrmJudge:
     """Votes of a `PrmModel`; `votes` and `temperature` as in `rl.step_wise.voting`. `close` ends its thread."""
 
-    def __init__(self, model: PrmModel, *, votes: int, temperature: float, seed: int = 0) -> None:
+    def __init__(self, model: Signs, *, votes: int, temperature: float, seed: int = 0) -> None:
         self.model, self.m, self.temperature, self.seed = model, votes, temperature, seed
         self.judged = self.batches = 0
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()

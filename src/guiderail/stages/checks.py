@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,6 +82,15 @@ def check_engine(params: Params, stage: str, url: str) -> None:
         find_build(params.engine.python)
     except InputError as e:
         raise ParamError(f"engine.kind = 'vllm': {e}") from None
+
+
+def check_trainer(params: Params, stage: str) -> None:
+    """Ray must be installed where a stage is to train on it."""
+    if stage in USES_ENGINE and params.trainer.kind == "ray" and find_spec("ray") is None:
+        raise ParamError(
+            "trainer.kind = 'ray': Ray is not installed in this environment. `pip install 'guiderail[ray]'` (the "
+            "version is in requirements.lock), or set it to local."
+        )
 
 
 def check_pool_url(url: str | None) -> None:
@@ -192,9 +202,9 @@ def check_screen(params: Params) -> None:
 
 def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:
     """A benchmark must exist, and have what it plays."""
-    from guiderail.tasks.suites import NAMES
+    from guiderail.tasks.suites import names
 
-    known = [*NAMES, *PROTOCOLS]
+    known = [*names(), *PROTOCOLS]
     if name not in known:
         raise ParamError(f"{where}{name!r}: no such benchmark. {nearest(name, known)}")
     if name == "sop" and not params.demos.recorded:

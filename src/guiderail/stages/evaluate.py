@@ -31,7 +31,7 @@ from guiderail.provenance import tree_digest
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import Episode
-from guiderail.stages import evaluate_recorded, paths
+from guiderail.stages import evaluate_recorded, paths, promotion
 from guiderail.stages.context import Progress, StageContext
 from guiderail.tasks import splits
 from guiderail.tasks.types import TaskSpec
@@ -56,7 +56,9 @@ def run(ctx: StageContext, recipe: str, seed: str, benchmark: str) -> None:
         if recorded
         else play(ctx, subjects, manifest, benchmark)
     )
-    write(ctx, results, {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]})
+    head = {"recipe": recipe, "seed": int(seed), "benchmark": benchmark, "split_hash": manifest["hash"]}
+    write(ctx, results, head)
+    promotion.gate(ctx, results, head, ctx.params.evaluate)
 
 
 def play(
@@ -178,6 +180,7 @@ def write(ctx: StageContext, results: dict[str, bench.Result], head: dict[str, o
         for split, g in x.items()
     }
     ctx.tracker.log({k: float(v) for k, v in means.items() if v is not None}, 0)
+    promotion.show(ctx, results, found)
     ctx.say(
         ", ".join(f"{k[8:]} {100 * v:.1f} %" for k, v in means.items() if k.startswith("success.") and v is not None)
     )

@@ -8,8 +8,9 @@ a judge; what was opened is closed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,12 +35,22 @@ class Over(Protocol):
         ...
 
 
+Opener = Callable[[Path, int], Any]
+"""Opens the process reward model of a folder for so many steps at once: something with `signs`, `batch`, `frames`."""
+
+
+def no_judge(frames: FrameStore) -> Judge | None:
+    """The judge of who judges nothing."""
+    return None
+
+
 @contextmanager
-def opened_judge(ctx: StageContext, rl: Rl, folder: Path) -> Iterator[Over]:
-    """The judge of one phase. folder: judge/ of the recipe's prm output. Raises InputError when it may not be used."""
+def opened_judge(ctx: StageContext, rl: Rl, folder: Path, opener: Opener | None = None) -> Iterator[Over]:
+    """The judge of one phase. folder: judge/ of the recipe's prm output. opener: for a process reward model elsewhere
+    (default: in this process). Raises InputError when it may not be used."""
     s = rl.step_wise
     if rl.algorithm != "step_wise":
-        yield lambda frames: None
+        yield no_judge
     elif s.judge == "progress":
         yield lambda frames: ProgressJudge()
     elif s.judge == "endpoint":
@@ -56,9 +67,7 @@ def opened_judge(ctx: StageContext, rl: Rl, folder: Path) -> Iterator[Over]:
             ctx.tracker.log_cost({f"judge.{k}": float(getattr(endpoint, k)) for k in names})
     else:
         check_gate(folder, ctx.params.prm.min_auroc, s.judge_gate)
-        policy, p = load_policy(folder / "checkpoint", ctx.params.model), ctx.params
-        policy.model.requires_grad_(False)
-        model = PrmModel(policy, p.prompt, FrameStore(None), s.voting.batch)
+        model = (opener or partial(_loaded, ctx))(folder / "checkpoint", s.voting.batch)
         with PrmJudge(model, votes=s.voting.votes, temperature=s.voting.temperature, seed=ctx.seed) as judge:
 
             def over(frames: FrameStore) -> Judge:
@@ -66,6 +75,12 @@ def opened_judge(ctx: StageContext, rl: Rl, folder: Path) -> Iterator[Over]:
                 return FrameJudge(judge)
 
             yield over
+
+
+def _loaded(ctx: StageContext, folder: Path, batch: int) -> PrmModel:
+    policy = load_policy(folder, ctx.params.model)
+    policy.model.requires_grad_(False)
+    return PrmModel(policy, ctx.params.prompt, FrameStore(None), batch)
 
 
 def check_gate(folder: Path, min_auroc: float, gate: bool) -> None:

@@ -1,7 +1,8 @@
 """merge: what RL left becomes one Hugging Face folder that anybody can load, verified on frames of the demonstrations.
 
 Reads results/rl/R/seedS/checkpoint, its lineage and results/demos (params merge, model, prompt). Writes the folder
-with processor, manifest.json and verify.json, and registers it with the tracker under the alias R-seedS.
+with processor, manifest.json and verify.json, and registers it with the tracker as candidate and under the alias
+R-seedS.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import torch
 
 from guiderail.checkpoints.merge import merge_linear, merge_lora
 from guiderail.checkpoints.verify import reference_policy, verify
+from guiderail.provenance import manifest_digest
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
+from guiderail.stages.promotion import registered_name
 from guiderail.train.demos import load_demos
 from guiderail.train.start import write_json
 
@@ -34,7 +37,8 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
 
     write_json(ctx.out / "verify.json", found)
     ctx.tracker.log({"merge.max_abs_logit_difference": found["max_abs_logit_difference"]}, 0)
-    ctx.tracker.register_model(ctx.out, f"guiderail-{merged.trained_on.suite}", f"{recipe}-seed{seed}")
+    digest = manifest_digest(ctx.out) or ""
+    ctx.tracker.register_model(ctx.out, registered_name(merged.trained_on.suite), digest)
     ctx.say(
         f"logits within {found['max_abs_logit_difference']:.2g} of adapter and base on {len(demos.rows)} probe rows"
     )

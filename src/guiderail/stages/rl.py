@@ -3,8 +3,9 @@
 Reads results/sft/seedS/checkpoint, results/prm/R/seedS/judge, the task manifest and, for semi-online training,
 results/demos (params rl, prm.min_auroc, recipes.R, engine, prompt, model, env). Writes checkpoint/, metrics.json and
 rollouts/ (episodes, steps, rows and what the trainer made of them as Parquet, one part per iteration, and a sample of
-frames). A recipe of several phases trains them one after the other, each with its own optimiser and schedule, from the
-weights the one before left. Resumes from its attempt folder.
+frames), and schedule.jsonl where rollouts are collected asynchronously. A recipe of several phases trains them one
+after the other, each with its own optimiser and schedule, from the weights the one before left. Resumes from its
+attempt folder.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ from contextlib import AbstractContextManager, ExitStack
 
 from guiderail.pool.local import env_pool
 from guiderail.stages import paths
+from guiderail.stages.collection import join_schedules, opened_producer
 from guiderail.stages.context import StageContext
-from guiderail.stages.judging import opened_judge
+from guiderail.stages.judging import Over, no_judge, opened_judge
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train import rl as loop
 from guiderail.train.metrics import Shifted, Totals, joined
 from guiderail.train.optim import Learner
-from guiderail.train.sampler import open_sampler
+from guiderail.train.sampler import VllmSampler, open_sampler
 from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
 from guiderail.train.trace import write_trace
 
 
 def run(ctx: StageContext, recipe: str, seed: str) -> None:
     """Train one recipe and seed."""
+    if ctx.params.trainer.kind == "ray":
+        from guiderail.stages import rl_ray  # Ray is loaded by those who ask for it alone
+
+        return rl_ray.run(ctx, recipe, seed)
     p, phases = ctx.params, ctx.params.phases_for(recipe)
     tasks = load_manifest(paths.tasks_json())
     start = paths.sft(seed) / "checkpoint"
@@ -39,6 +45,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         recorded = read_recorded(paths.demos() / "demos.jsonl", paths.demos() / "frames")
 
     found: list[Totals] = []
+    works = [ctx.work / f"phase{n}" if len(phases) > 1 else ctx.work for n in range(len(phases))]
     with ExitStack() as stack:
         pool = stack.enter_context(opened_pool(ctx)) if online else None
         sampler = stack.enter_context(
@@ -49,33 +56,41 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         bar = stack.enter_context(ctx.progress(sum(rl.iterations for rl in phases)))
         for number, rl in enumerate(phases):
             first, rounds = sum(before.iterations for before in phases[:number]), max(1, rl.filter_rounds)
+            ahead = rl.collection.mode == "async"
             rollouts: PoolRollouts | ReplayRollouts
             if rl.algorithm == "semi_online":
                 assert recorded is not None
                 rollouts = ReplayRollouts(ctx, rl, opened.policy, sampler, first, recorded)
             else:
                 assert pool is not None
-                judge = stack.enter_context(opened_judge(ctx, rl, paths.prm(recipe, seed) / "judge"))
+                judge: Over = no_judge
+                if not ahead or isinstance(sampler, VllmSampler):
+                    judge = stack.enter_context(opened_judge(ctx, rl, paths.prm(recipe, seed) / "judge"))
                 rollouts = PoolRollouts(ctx, rl, opened.policy, sampler, first, pool, tasks, judge)
-            found.append(
-                loop.train(
-                    opened.policy,
-                    Learner(opened.learner.named, rl) if number else opened.learner,
-                    rollouts,
-                    rl,
-                    seed=ctx.seed,
-                    work=ctx.work / f"phase{number}" if len(phases) > 1 else ctx.work,
-                    log=Shifted(ctx.tracker, first),
-                    reference=reference if rl.kl_coef > 0 else None,
-                    on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
-                    on_iteration=lambda i, m: bar.update(
-                        1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
-                    ),
-                    on_scored=lambda i, rows, at=first, n=rounds: write_trace(  # type: ignore[misc]
-                        ctx.work / "rollouts", rows, (at + i) * n
-                    ),
+            with ExitStack() as inner:
+                producer = None
+                if ahead:
+                    producer = inner.enter_context(opened_producer(ctx, rl, rollouts, opened, number, works[number]))
+                found.append(
+                    loop.train(
+                        opened.policy,
+                        Learner(opened.learner.named, rl) if number else opened.learner,
+                        producer or rollouts,
+                        rl,
+                        seed=ctx.seed,
+                        work=works[number],
+                        log=Shifted(ctx.tracker, first),
+                        producer=producer,
+                        reference=reference if rl.kl_coef > 0 else None,
+                        on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
+                        on_iteration=lambda i, m: bar.update(
+                            1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
+                        ),
+                        on_scored=lambda i, rows, at=first, n=rounds: write_trace(  # type: ignore[misc]
+                            ctx.work / "rollouts", rows, (at + i) * n
+                        ),
+                    )
                 )
-            )
     totals = joined(found)
     write_checkpoint(
         ctx.out / "checkpoint",
@@ -88,6 +103,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         recipe=recipe,
     )
     shutil.copytree(ctx.work / "rollouts", ctx.out / "rollouts")
+    join_schedules([work / "schedule.jsonl" for work in works], ctx.out / "schedule.jsonl")
     write_json(ctx.out / "metrics.json", {k: v for k, v in totals.to_json().items() if k != "trained_on"})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,41 @@ from guiderail.errors import InputError
 from guiderail.models.frames import FrameStore
 from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
+from guiderail.models.rows import Prompt
 from guiderail.params_train import Rl
 from guiderail.rewards.match import PAGES, match
 from guiderail.rewards.steps import step_reward
-from guiderail.rollout.collector import Connect, collect
+from guiderail.rollout.collector import CollectStats, Connect, collect
+from guiderail.rollout.engines.base import Engine
 from guiderail.rollout.export import demo_recordings
 from guiderail.rollout.replay import Replay
 from guiderail.rollout.store import write_episodes
-from guiderail.rollout.types import Episode
+from guiderail.rollout.types import Completion, Episode, SamplingParams
+from guiderail.rollout.wave import Cost, Order, Wave, shown
 from guiderail.seeds import derive_seed
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import Over
+from guiderail.stages.promotion import rolled_out
 from guiderail.tasks.recorded import Recording
 from guiderail.tasks.splits import rl_task
 from guiderail.tasks.types import TaskSpec
 from guiderail.train.sampler import Sampler
+
+FEATURE_BYTES = 256 << 20
+"""Vision features that travel with a wave at most; beyond, the trainer makes its own."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An engine that asks before each batch whether to go on."""
+
+    engine: Engine
+    check: Callable[[], None]
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sequence[SamplingParams]) -> list[Completion]:
+        """See `Engine`."""
+        self.check()
+        return self.engine.generate(prompts, sampling)
 
 
 @dataclass(frozen=True)
@@ -45,35 +66,62 @@ class Rollouts:
     sampler: Sampler
     first: int
 
-    def play(
+    def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
+        """Tasks of a round of an iteration."""
+        raise NotImplementedError
+
+    def sampled(
+        self, tasks: list[TaskSpec], version: int, slots: int = 0, check: Callable[[], None] = lambda: None
+    ) -> tuple[list[Episode], FrameStore, CollectStats]:
+        """Play tasks with weights number `version` on `slots` screens (0 = env.slots). check: called before each batch
+        of the engine; what it raises ends the collection."""
+        raise NotImplementedError
+
+    def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
+        """Play tasks and record them."""
+        episodes, frames, _ = self.sampled(tasks, iteration)
+        self.record(episodes, frames, iteration, round)
+        return episodes, frames
+
+    def wave(self, order: Order, check: Callable[[], None] = lambda: None) -> Wave:
+        """Play a wave: the tasks of the round that its number names. Records nothing."""
+        tasks = self.tasks(*divmod(order.wave, max(1, self.rl.filter_rounds)))
+        episodes, frames, stats = self.sampled(tasks, order.version, order.slots, check)
+        cost = Cost(stats.seconds, stats.seconds_policy, sum(s.seconds_env for e in episodes for s in e.steps))
+        vision, features = self.policy.features.known(shown(episodes))
+        if sum(f.data.nbytes for f in features.values()) > FEATURE_BYTES:
+            vision, features = "", {}
+        return Wave(order, episodes, frames, cost, vision, features)
+
+    def _play(
         self,
         tasks: list[TaskSpec],
-        iteration: int,
-        round: int,
+        version: int,
+        slots: int,
+        check: Callable[[], None],
         connect: Connect | tuple[str, str],
         judge: Over | None = None,
         **options: Any,
-    ) -> tuple[list[Episode], FrameStore]:
+    ) -> tuple[list[Episode], FrameStore, CollectStats]:
         """`rl.group_size` siblings of every task, judged by `judge`."""
         p, frames = self.ctx.params, FrameStore(None)
         builder = PromptBuilder(self.policy.tokenizer, p.prompt, self.policy.image_tokens, self.policy.resized)
-        with self.sampler.sampling(frames, self.first + iteration) as engine:
-            episodes, _ = collect(
-                engine,
+        with self.sampler.sampling(frames, self.first + version) as engine:
+            episodes, stats = collect(
+                Checked(engine, check),
                 connect,
                 [(t, s) for t in tasks for s in range(self.rl.group_size)],
                 builder,
                 frames=frames,
                 temperature=self.rl.temperature,
                 run_seed=self.ctx.seed,
-                policy_version=iteration,
+                policy_version=version,
                 max_infra_retries=p.env.max_infra_retries,
-                slots=p.env.slots,
+                slots=slots or p.env.slots,
                 judge=judge(frames) if judge else None,
                 **options,
             )
-        self.record(episodes, frames, iteration, round)
-        return episodes, frames
+        return episodes, frames, stats
 
     def record(self, episodes: list[Episode], frames: FrameStore, iteration: int, round: int) -> None:
         """Store the records, and the frames of the first episode; every `save_every` iterations show it in the
@@ -86,6 +134,8 @@ class Rollouts:
             sample.put(png)
             if iteration % self.rl.save_every == 0 and round == 0:
                 self.ctx.tracker.image(f"rollout/step{k}", png, at)
+        if iteration % self.rl.save_every == 0 and round == 0:
+            self.ctx.tracker.episodes([rolled_out(episodes[0], frames.get_png, at)])
 
 
 @dataclass(frozen=True)
@@ -101,9 +151,11 @@ class PoolRollouts(Rollouts):
         first = round * self.rl.groups
         return [rl_task(self.manifest, self.ctx.seed, iteration, first + k) for k in range(self.rl.groups)]
 
-    def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
+    def sampled(
+        self, tasks: list[TaskSpec], version: int, slots: int = 0, check: Callable[[], None] = lambda: None
+    ) -> tuple[list[Episode], FrameStore, CollectStats]:
         """Play them, judged where the algorithm reads votes."""
-        return self.play(tasks, iteration, round, self.pool, self.judge)
+        return self._play(tasks, version, slots, check, self.pool, self.judge)
 
 
 @dataclass(frozen=True)
@@ -154,7 +206,9 @@ class ReplayRollouts(Rollouts):
         drawn = sorted(self.recorded.tasks, key=lambda t: derive_seed(*key, t.id))
         return drawn[round * self.rl.groups : (round + 1) * self.rl.groups]
 
-    def collect(self, tasks: list[TaskSpec], iteration: int, round: int = 0) -> tuple[list[Episode], FrameStore]:
+    def sampled(
+        self, tasks: list[TaskSpec], version: int, slots: int = 0, check: Callable[[], None] = lambda: None
+    ) -> tuple[list[Episode], FrameStore, CollectStats]:
         """Play them with patches."""
         p = self.rl.semi_online
 
@@ -168,4 +222,4 @@ class ReplayRollouts(Rollouts):
             )
 
         replay = Replay(p.patch, lambda found, parsed, thought: step_reward(found, parsed, thought, p.reward))
-        return self.play(tasks, iteration, round, connect, play=replay)
+        return self._play(tasks, version, slots, check, connect, play=replay)

@@ -27,13 +27,12 @@ from pydantic import PrivateAttr
 
 from guiderail import provenance
 from guiderail.params import ParamError, Params, load
-from guiderail.stages import attempts, checks
+from guiderail.stages import attempts, checks, describe
 from guiderail.stages.context import StageContext
 from guiderail.stages.locks import only_one, output_lock
 from guiderail.stages.meter import Meter
-from guiderail.stages.paths import WORK, tasks_json
+from guiderail.stages.paths import WORK
 from guiderail.stages.pretrain_options import read_options
-from guiderail.tasks.manifest_file import read
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
 
@@ -106,6 +105,7 @@ def run_stage(
     attach = attach or Attach()
     checks.check_pool_url(attach.env_pool_url)
     checks.check_engine(params, name, attach.engine_url)
+    checks.check_trainer(params, name)
     checks.check_environment(params, name)
     if name in checks.USES_POOL and attach.env_pool_url is None:
         checks.check_browser(params)
@@ -143,7 +143,7 @@ def run_evaluation(
     checks.check_benchmark(params, benchmark)
     checks.check_pool_url(attach.env_pool_url)
     job = Job("evaluate_model", {"model": model.as_posix(), "benchmark": benchmark})
-    code = [d for d in spec.raw_deps("evaluate") if d.startswith("src/")]
+    code = [d for d in spec.raw_deps("evaluate") if d.startswith(("src/", "plugins/"))]
     data = ["results/provision/tasks.json", *(["results/demos/recorded"] if benchmark == "sop" else [])]
     for needed in data:
         if not Path(needed).exists():
@@ -153,6 +153,37 @@ def run_evaluation(
     record = _record(job, used, [*code, "src/guiderail/stages/evaluate_model.py", *data, model.as_posix()])
     record["command"] = ["guiderail", "evaluate", "--model", model.as_posix(), "--benchmark", benchmark]
     execute(job, params, record, final, attach)
+
+
+def run_merge(
+    told: dict[str, Any], final: Path, params_path: str | Path = "params.yaml", attach: Attach | None = None
+) -> None:
+    """`merge models`, outside the DAG; `told`: its options. Raises ParamError before any work."""
+    params, attach = load(params_path), attach or Attach()
+    if final.exists():
+        raise ParamError(f"--out {final}: exists; a published folder is not overwritten. Name another.")
+    for folder in [*told["models"], *([told["base"]] if told["base"] else [])]:
+        if not Path(folder).is_dir():
+            raise ParamError(f"{folder}: no such checkpoint folder.")
+    checks.check_device(params)
+    needs: list[str] = []
+    if told["gate"] != "off":
+        told["benchmark"] = told["benchmark"] or params.sweep.benchmark[0]
+        checks.check_benchmark(params, told["benchmark"])
+        checks.check_pool_url(attach.env_pool_url)
+        needs = ["results/provision/tasks.json", *(["results/demos/recorded"] if told["benchmark"] == "sop" else [])]
+    for needed in needs:
+        if not Path(needed).exists():
+            stage = needed.split("/")[1]
+            raise ParamError(
+                f"--gate {told['gate']}: {needed} is missing. Make it with `guiderail {stage}`, or pass --gate off."
+            )
+    job = Job("merge_models", {"method": told["method"], "out": final.as_posix()})
+    used = {k: getattr(params, k).model_dump(mode="json") for k in ("evaluate", "prompt", "model", "env")}
+    code = [d for d in Spec(params.model_dump(mode="json")).raw_deps("evaluate") if d.startswith("src/")]
+    record = _record(job, used | {"merge": told}, [*code, *needs, *told["models"]])
+    record["command"] = ["guiderail", "merge", "models", json.dumps(told, sort_keys=True)]
+    execute(job, params, record, final, attach, {"merge": json.dumps(told)})
 
 
 def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
@@ -179,7 +210,8 @@ def execute(
         only_one(work / "lock", f"{busy} ({work}); wait for it or stop it"),
         _terminated_as(143),
     ):
-        tags = _tags(job, record)
+        tags = describe.tags_of(job, record)
+        tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
         out = final.parent / f".{final.name}.partial"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
@@ -194,9 +226,15 @@ def execute(
             tags=tags,
             state=work / "mlflow.json",
             moved=(out, final),
+            required=params.tracking.required,
+            traces=params.tracking.traces,
+            system=params.tracking.system_metrics,
+            upload=params.tracking.upload_model,
         )
         try:
             with tracker, meter:
+                tracker.note(describe.description(record, final, params.tracking.explorer))
+                tracker.inputs(describe.datasets(record))
                 tracker.params({"params": record["params"]} | job.axes)
                 ctx = StageContext(
                     params,
@@ -258,18 +296,6 @@ def _forget(work: Path) -> None:
     for parent in (work.parent, work.parent.parent):
         if parent.exists() and not any(parent.iterdir()):
             parent.rmdir()
-
-
-def _tags(job: Job, record: dict[str, Any]) -> dict[str, str]:
-    tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
-    tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
-    tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
-    tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
-    manifest = tasks_json()
-    if job.stage not in ("provision", "pretrain") and manifest.exists():
-        head = read(manifest)
-        tags |= {"split_hash": str(head.get("hash", "")), "suite": str(head.get("suite", ""))}
-    return tags
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from guiderail.errors import InputError
-from guiderail.tasks.suites import NAMES, get_suite
+from guiderail.tasks.suites import get_suite, names
 from guiderail.tasks.types import Split
 
 AGAIN = "Run `guiderail provision` again, or restore the file (dvc checkout)."
@@ -73,10 +73,10 @@ def check_shape(manifest: Mapping[str, Any], path: str | Path) -> None:
         first, more = e.errors()[0], e.error_count() - 1
         where = ".".join(map(str, first["loc"]))
         raise InputError(f"{path}: {where}: {first['msg']}{f' (and {more} more)' if more else ''}. {AGAIN}") from None
-    if manifest["suite"] not in NAMES:
+    if manifest["suite"] not in names():
         raise InputError(f"{path}: suite {manifest['suite']!r} does not exist here. {AGAIN}")
     suite = get_suite(manifest["suite"])
-    names = {*manifest["train_templates"], *manifest["heldout_templates"]}
-    unknown = sorted(names - suite.templates.keys())
+    used = {*manifest["train_templates"], *manifest["heldout_templates"]}
+    unknown = sorted(used - suite.templates.keys())
     if unknown:
         raise InputError(f"{path}: suite {suite.name} has no templates {', '.join(unknown[:5])}. {AGAIN}")

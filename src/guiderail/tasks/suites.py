@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from guiderail import plugins
 from guiderail.params import ParamError, Provision
 from guiderail.tasks import osworld_suite
 from guiderail.tasks.desktop.suite import TEMPLATES as DESKTOP
@@ -24,12 +25,15 @@ class Suite:
     open_ended: the screen never ends an episode by itself. The agent does, with a Finish, or its steps are used up; in
     both cases the judge looks at what is there. A Finish(failure) is right where the task cannot be done.
     single: a template has one instance, the same for every seed, so there are no fresh ones.
+    pages: HTML of the suite's own pages by template, written as MiniWoB++ writes them; other templates are pages of the
+    `miniwob` package, or no pages at all.
     """
 
     name: str
     templates: Mapping[str, Template]
     open_ended: bool = False
     single: bool = False
+    pages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def train(self) -> tuple[str, ...]:
@@ -53,20 +57,46 @@ SUITES: dict[str, Suite] = {
 }
 """The suites that are always there, by name."""
 OSWORLD = "osworld"  # made of the task files in a folder, when it is asked for
-NAMES = (*SUITES, OSWORLD)
+
+
+def names() -> tuple[str, ...]:
+    """All suites that can be asked for now: those of ours, OSWorld's, and those of loaded plugins."""
+    return (*SUITES, OSWORLD, *plugins.names("tasks"))
+
+
+def own_suite(name: str) -> Suite | None:
+    """The suite of the loaded plugin `name`; None when there is none. Raises plugins.PluginError when it cannot be."""
+    found = plugins.find("tasks", name)
+    if found is None:
+        return None
+    where = plugins.path_of("tasks", name)
+    if name in SUITES or name == OSWORLD:
+        raise plugins.PluginError(f"{where}: a suite called {name!r} exists already; rename the file")
+    if not isinstance(found, Suite):
+        raise plugins.PluginError(f"{where}: SUITE is {type(found).__name__}, must be guiderail.tasks.suites.Suite")
+    if found.name != name:
+        raise plugins.PluginError(f"{where}: SUITE is called {found.name!r}; it must have the file's name, {name!r}")
+    for key, template in found.templates.items():
+        if key != template.name:
+            raise plugins.PluginError(f"{where}: template {template.name!r} stands under the name {key!r}")
+    return found
 
 
 def get_suite(name: str) -> Suite:
     """The suite `name`. Raises ParamError."""
+    if (own := own_suite(name)) is not None:
+        return own
     if name == OSWORLD:
         return Suite(OSWORLD, osworld_suite.templates(), open_ended=True, single=True)
     if name not in SUITES:
-        raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, NAMES)}")
+        raise ParamError(f"provision.suite = {name!r}: no such suite. {_nearest(name, names())}")
     return SUITES[name]
 
 
 def open_ended(suite: str) -> bool:
     """Whether episodes of the suite called `suite` are ended by the agent; False for a suite that is not listed."""
+    if (own := own_suite(suite)) is not None:
+        return own.open_ended
     return suite == OSWORLD or (suite in SUITES and SUITES[suite].open_ended)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from guiderail.algorithms.grouping import FloatArray
 from guiderail.algorithms.grpo import GroupAdvantages, group_advantages
 from guiderail.models.rows import ChunkRow
-from guiderail.params_train import Rl
+from guiderail.params_train import Layout, Rl
 from guiderail.rollout.types import Episode
 from guiderail.train.seeds import shuffled
 from guiderail.train.steps import step_advantages, trajectory_returns
@@ -34,7 +34,7 @@ class Batch:
     of each row (step-level methods; then `advantage` is their mean). Rows without any advantage but 0 are left out.
     rewards: float64 of all episodes, nan where not measured. groups: what the episodes' groups are worth (under
     semi_online, of the trajectories' statistic). version: of the weights that sampled each row. metrics: of the
-    algorithm, for the curves.
+    algorithm, for the curves. group: number of each row's group.
     """
 
     rows: list[ChunkRow]
@@ -46,6 +46,11 @@ class Batch:
     version: list[int]
     by_step: list[FloatArray] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    group: list[int] = field(default_factory=list)
+
+    def units(self, layout: Layout) -> list[int]:
+        """What a mini-batch may not split, per row: its episode; packed: its group, whose rows begin alike."""
+        return self.episode if layout == "padded" else self.group
 
     def token_advantage(self, index: Sequence[int]) -> Tensor:
         """Advantage of every sampled token of the rows `index`, in row then span order, float32 [tokens]."""
@@ -95,6 +100,7 @@ def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
         kept = [at for at in rows if (spans[at] != 0.0).any()]
         by_step = [spans[at] for at in kept]
         advantage = np.array([v.mean() for v in by_step], dtype=np.float64)
+    number = {g: n for n, g in enumerate(dict.fromkeys(e.group for e in episodes))}
     return Batch(
         rows=[episodes[i].rows[k] for i, k in kept],
         names=[f"{episodes[i].id} chunk {k}" for i, k in kept],
@@ -105,6 +111,7 @@ def make_batch(episodes: Sequence[Episode], rl: Rl) -> Batch:
         version=[episodes[i].steps[0].policy_version for i, _ in kept],
         by_step=by_step,
         metrics=metrics,
+        group=[number[episodes[i].group] for i, _ in kept],
     )
 
 
@@ -114,29 +121,37 @@ def _of_row(episode: Episode, chunk: int, values: FloatArray) -> FloatArray:
     return values[[place[step] for step in episode.rows[chunk].steps]]
 
 
-def minibatches(episode_of_row: Sequence[int], size: int, *seed: str | int) -> list[list[int]]:
-    """Row indices in mini-batches of about `size` rows: episodes in seeded order, never split, a batch closed once it
-    has `size` rows.
+def minibatches(unit_of_row: Sequence[int], size: int, *seed: str | int) -> list[list[int]]:
+    """Row indices in mini-batches of about `size` rows: units (episodes, or groups) in seeded order, never split, a
+    batch closed once it has `size` rows.
 
     A last batch smaller than half of `size` joins the one before it, so that no step is taken on a handful of rows.
     """
     of: dict[int, list[int]] = {}
-    for row, episode in enumerate(episode_of_row):
-        of.setdefault(episode, []).append(row)
+    for row, unit in enumerate(unit_of_row):
+        of.setdefault(unit, []).append(row)
     batches: list[list[int]] = []
-    for episode in shuffled(sorted(of), *seed):
+    for unit in shuffled(sorted(of), *seed):
         if not batches or len(batches[-1]) >= size:
             batches.append([])
-        batches[-1] += of[episode]
+        batches[-1] += of[unit]
     if len(batches) > 1 and 2 * len(batches[-1]) < size:
         tail = batches.pop()
         batches[-1] += tail
     return batches
 
 
-def microbatches(rows: Sequence[ChunkRow], index: Sequence[int], size: int) -> list[list[int]]:
-    """`index` sorted by length and cut into pieces of at most `size` rows, whose longest is at most `SPREAD` times the
-    shortest: padding is computed like any token."""
+def microbatches(
+    rows: Sequence[ChunkRow], index: Sequence[int], size: int, layout: Layout = "padded"
+) -> list[list[int]]:
+    """`index` in pieces of at most `size` rows, one forward each.
+
+    padded: sorted by length, the longest of a piece at most `SPREAD` times the shortest, for padding is computed like
+    any token. packed: sorted so that rows which begin alike are neighbours.
+    """
+    if layout == "packed":
+        order = sorted(index, key=lambda i: (rows[i].frames[:1], rows[i].ids.astype(">u4").tobytes(), i))
+        return [order[k : k + size] for k in range(0, len(order), size)]
     parts: list[list[int]] = []
     for i in sorted(index, key=lambda i: (len(rows[i].ids), i)):
         if not parts or len(parts[-1]) >= size or len(rows[i].ids) > SPREAD * len(rows[parts[-1][0]].ids):

@@ -31,8 +31,9 @@ class Log(Protocol):
 def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -> dict[str, float]:
     """Curves of one iteration's rollouts; `seconds` is the wall time of collecting them.
 
-    success, reward_mean, reward_std: over measured episodes. groups_dropped: groups without signal (flat or too few
-    measured). parse_failures: share of steps that no codec could read. infra_errors: attempts without a measured
+    success, reward_mean, reward_std: over measured episodes. groups_dropped: groups of which nothing is trained on (no
+    spread, too few measured). groups_flat: without spread of the outcome (semi_online: of its statistic);
+    advantage_spread: mean population deviation of that. parse_failures: share of steps that no codec could read. infra_errors: attempts without a measured
     outcome; coverage: share of the episodes asked for that were measured in the end. success/<template>: per
     template.
     """
@@ -46,7 +47,7 @@ def rollout_metrics(episodes: Sequence[Episode], batch: Batch, seconds: float) -
         "reward_std": float(np.std(rewards)) if len(rewards) else float("nan"),
         "advantage_spread": groups.spread,
         "groups": float(groups.groups),
-        "groups_dropped": float(groups.groups_small + groups.groups_flat),
+        "groups_dropped": float(groups.groups - len({episodes[i].group for i in batch.episode})),
         "groups_flat": float(groups.groups_flat),
         "rows_kept": float(len(batch.rows)),
         "parse_failures": _mean([bool(s.parse_error) for s in steps]),

@@ -23,7 +23,7 @@ from guiderail.seeds import derive_seed
 LANGUAGE = "model.language_model.layers."
 VISION = "model.visual."
 ADAPTER = "default"
-_STATE = ("step", "exp_avg", "exp_avg_sq")
+STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class NotFinite(Explained, FloatingPointError):
@@ -177,15 +177,24 @@ class Learner:
     def step(self, lr: float) -> float:
         """Clip, update, clear. Returns the gradient norm before clipping; raises NotFinite when it is not
         finite."""
-        norm = float(nn.utils.clip_grad_norm_(self.named.values(), self.clip))
+        norm = self.clip_gradients()
         if not math.isfinite(norm):
-            bad = [n for n, x in self.named.items() if x.grad is not None and not torch.isfinite(x.grad).all()]
-            raise NotFinite(f"gradient is not finite in {bad[:5]}: lower the learning rate or use float32")
+            raise NotFinite(
+                f"gradient is not finite in {self.not_finite()[:5]}: lower the learning rate or use float32"
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def clip_gradients(self) -> float:
+        """Scale gradients so that their global norm is at most `clip`; returns the norm before."""
+        return float(nn.utils.clip_grad_norm_(self.named.values(), self.clip))
+
+    def not_finite(self) -> list[str]:
+        """Names of the parameters whose gradient is not finite."""
+        return [n for n, x in self.named.items() if x.grad is not None and not torch.isfinite(x.grad).all()]
 
     def weights(self) -> dict[str, Tensor]:
         """The trained tensors by name."""
@@ -196,7 +205,7 @@ class Learner:
         return {
             f"{n}|{k}": self.optimizer.state[x][k]
             for n, x in self.named.items()
-            for k in _STATE
+            for k in STATE
             if x in self.optimizer.state
         }
 
@@ -209,4 +218,4 @@ class Learner:
         for name, param in self.named.items():
             param.copy_(weights[name])
             if f"{name}|step" in state:
-                self.optimizer.state[param] = {k: state[f"{name}|{k}"].clone() for k in _STATE}
+                self.optimizer.state[param] = {k: state[f"{name}|{k}"].clone() for k in STATE}

@@ -53,6 +53,11 @@ class Group:
     episodes: tuple[Episode, ...]
     frames: PngFrames
 
+    @property
+    def version(self) -> int:
+        """Number of the weights that sampled it (a group that waits has steps)."""
+        return next(s.policy_version for e in self.episodes for s in e.steps)
+
 
 @dataclass(frozen=True)
 class FramesOf:
@@ -91,7 +96,7 @@ class Gathered:
             "used": "groups_used",
             "carried": "groups_carried",
             "short": "update_short",
-        }
+        } | ({"expired": "groups_expired"} if now["expired"] else {})
         return {v: float(now[k] - was[k]) for k, v in names.items()} | {
             "groups_waiting": float(len(self.refill.waiting))
         }
@@ -108,6 +113,9 @@ def gather(rollouts: Rollouts, refill: Refill[Group] | None, rl: Rl, iteration: 
         episodes, frames = rollouts.collect(rollouts.tasks(iteration), iteration)
         return Gathered(episodes, episodes, frames)
     before, fresh = refill.counts, list[Episode]()
+    if rl.collection.mode == "async":
+        oldest = iteration - rl.collection.max_staleness
+        refill = refill.expire([g.version < oldest for g in refill.waiting])
     while not refill.done:
         episodes, frames = rollouts.collect(rollouts.tasks(iteration, refill.rounds), iteration, refill.rounds)
         fresh += episodes

@@ -1,16 +1,17 @@
 """The RL loop: collect with the current policy, compare siblings (or their steps), update, again.
 
 Guarantees: every iteration trains on episodes of fresh tasks sampled by exactly the weights being trained (checked by
-the gates before the first update, refused otherwise), but for groups that the DAPO filter left over, which are older by
-an update and known to be; the KL reference is a frozen copy of the starting weights; given the same rollouts a killed
-and resumed run ends with the same bits on CPU. Left out: a critic, several processes.
+the gates before the first update, refused otherwise), but for groups that the DAPO filter left over and for rollouts of
+a producer, which are older by some updates and known to be; the KL reference is a frozen copy of the starting weights;
+given the same rollouts a killed and resumed run ends with the same bits on CPU. Runs alike in one process and in each
+of several (`team`). Left out: a critic.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,22 @@ from torch import Tensor
 
 from guiderail.algorithms.kl import kl_estimate
 from guiderail.algorithms.losses import token_weights
-from guiderail.checkpoints.save import State, load_state, save_state
 from guiderail.models.features import Frames
 from guiderail.models.policy import Policy
 from guiderail.params_train import Rl
-from guiderail.train.batch import Batch, make_batch, microbatches, minibatches
-from guiderail.train.gates import LogprobGap, check_logprobs, check_rows, feature_counter
+from guiderail.rollout.producer import Producer
+from guiderail.train.batch import Batch, make_batch, minibatches
+from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
 from guiderail.train.metrics import Log, Totals, rollout_metrics
 from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
 from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
+from guiderail.train.stale import check_stale
 from guiderail.train.stop import Stop, Stopped
+from guiderail.train.team import Alone, Team
 from guiderail.train.trace import trace_rows
+
+ALONE = Alone()
 
 
 def train(
@@ -42,33 +47,38 @@ def train(
     seed: int,
     work: Path,
     log: Log,
+    producer: Producer | None = None,
     reference: Policy | None = None,
     on_start: Callable[[int], None] = lambda done: None,
     on_iteration: Callable[[int, dict[str, float]], None] = lambda i, m: None,
     on_scored: Callable[[int, list[dict[str, Any]]], None] | None = None,
+    team: Team = ALONE,
 ) -> Totals:
     """Train for `rl.iterations`, resuming from `work` when it holds a state. Returns what the whole run used and
     reached.
 
-    reference: frozen copy of the starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each
-    iteration's advantages and log-probs (`trace.trace_rows`) before the first update. Raises GateError, NotFinite,
-    Stopped.
+    producer: makes `rollouts` meanwhile, and is told of every version of the weights. reference: frozen copy of the
+    starting weights, needed exactly when `rl.kl_coef` > 0. on_scored: is told each iteration's advantages and log-probs
+    (`trace.trace_rows`) before the first update. team: the processes that run this loop together, on the same episodes.
+    Raises GateError, NotFinite, Stopped.
     """
     if (reference is None) != (rl.kl_coef == 0.0):
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
-    state = load_state(work)
-    totals = Totals(**state.meta) if state else Totals()
-    if state:
-        learner.load(state.tensors["weights"], state.tensors["optimizer"])
-    refill = load_waiting(work, rl, state.step, totals.sampling) if state else start(rl)
+    state = team.load(work, learner)
+    totals = Totals(**state[1]) if state else Totals()
+    refill = load_waiting(work, rl, state[0], totals.sampling) if state else start(rl)
     log.rewind(totals.iterations)
     on_start(totals.iterations)
 
     def save() -> None:
-        parts = {"weights": learner.weights(), "optimizer": learner.state()}
-        save_waiting(work, refill, totals.iterations)
-        save_state(work, State(totals.iterations, parts, totals.to_json()))
+        if team.leads:
+            save_waiting(work, refill, totals.iterations)
+        team.save(work, totals.iterations, learner, totals.to_json())
+        if producer is not None:
+            producer.saved(totals.iterations)
 
+    if producer is not None:
+        producer.publish(totals.iterations, learner.weights())
     with Stop() as stop:
         try:
             for iteration in range(totals.iterations, rl.iterations):
@@ -78,21 +88,27 @@ def train(
                 collected, frames = time.perf_counter(), gathered.frames
 
                 sampled, batch = make_batch(gathered.fresh, rl), make_batch(gathered.used, rl)
-                check_rows(batch.rows, batch.names, policy.image_token_id, feature_counter(policy, frames))
-                scored = score(policy, batch, frames, rl, reference, iteration)
+                check_rows(batch.rows, batch.names, policy.image_token_id, team.counter(policy, frames))
+                scored = score(policy, batch, frames, rl, reference, iteration, team)
+                if producer is not None:
+                    gap = check_stale(policy, learner, batch, frames, rl, iteration, producer.versions.get)
+                    scored = replace(scored, gap=scored.gap or gap)
                 if on_scored is not None:
                     on_scored(iteration, trace_rows(gathered.used, batch, scored.train, iteration))
                 lr = learning_rate(iteration, rl.iterations, rl)
                 steps = [
-                    update(policy, learner, batch, index, scored, frames, rl, lr)
+                    update(policy, learner, batch, index, scored, frames, rl, lr, team)
                     for epoch in range(rl.epochs)
-                    for index in minibatches(batch.episode, rl.batch, "rl", seed, iteration, epoch)
+                    for index in minibatches(batch.units(rl.layout), rl.batch, "rl", seed, iteration, epoch)
                 ]
 
                 metrics = rollout_metrics(gathered.fresh, sampled, collected - started) | gathered.metrics()
                 metrics |= scored.metrics() | mean(steps) | {"lr": lr, "optimizer_steps": float(len(steps))}
                 metrics |= {"rows_kept": float(len(batch.rows)), "train_s": time.perf_counter() - collected}
                 totals.add(metrics, gathered.fresh)
+                if producer is not None:
+                    metrics |= producer.metrics(gathered.used, iteration)
+                    producer.publish(iteration + 1, learner.weights())
                 if gathered.refill:
                     refill, totals.sampling = gathered.refill, gathered.refill.counts.to_json()
                 log.log(metrics, iteration)
@@ -136,7 +152,13 @@ class Scored:
 
 @torch.no_grad()
 def score(
-    policy: Policy, batch: Batch, frames: Frames, rl: Rl, reference: Policy | None, version: int | None = None
+    policy: Policy,
+    batch: Batch,
+    frames: Frames,
+    rl: Rl,
+    reference: Policy | None,
+    version: int | None = None,
+    team: Team = ALONE,
 ) -> Scored:
     """Score all rows with the weights of this iteration; refuse rows that they sampled but score otherwise (GateError).
 
@@ -147,14 +169,19 @@ def score(
     logp: dict[int, Tensor] = {}
     entropy: dict[int, Tensor] = {}
     refs: dict[int, Tensor] = {}
-    for part in microbatches(batch.rows, range(len(batch.rows)), rl.micro_batch):
+    for part, counts in team.mine(team.parts(batch.rows, range(len(batch.rows)), rl.micro_batch, rl.layout)):
         rows, sizes = [batch.rows[i] for i in part], batch.tokens(part).tolist()
-        out = policy.logprobs(rows, frames, temperature=None, entropy=True)
+        out = policy.logprobs(rows, frames, temperature=None, entropy=True, layout=rl.layout)
+        ref = None
+        if reference is not None:
+            ref = reference.logprobs(rows, frames, temperature=None, layout=rl.layout).logp.cpu()
+        if not counts:
+            continue
         logp |= dict(zip(part, torch.split(out.logp.cpu(), sizes), strict=True))
         entropy |= dict(zip(part, torch.split(out.entropy.cpu(), sizes), strict=True))
-        if reference is not None:
-            ref = reference.logprobs(rows, frames, temperature=None).logp.cpu()
+        if ref is not None:
             refs |= dict(zip(part, torch.split(ref, sizes), strict=True))
+    logp, entropy, refs = team.merged(logp), team.merged(entropy), team.merged(refs)
     order = range(len(batch.rows))
     fresh = [i for i in order if version is None or batch.version[i] == version]
     owner = torch.repeat_interleave(torch.tensor(fresh, dtype=torch.int64), batch.tokens(fresh))
@@ -185,18 +212,20 @@ def update(
     frames: Frames,
     rl: Rl,
     lr: float,
+    team: Team = ALONE,
 ) -> dict[str, float]:
-    """One optimiser step on the rows `index`, gradients accumulated over micro-batches. Returns loss, clip fraction,
-    gradient norm."""
-    parts = microbatches(batch.rows, index, rl.micro_batch)
+    """One optimiser step on the rows `index`, gradients accumulated over micro-batches and added up over `team`.
+    Returns loss, clip fraction, gradient norm."""
+    parts = team.parts(batch.rows, index, rl.micro_batch, rl.layout)
     order = [i for part in parts for i in part]
     owner = torch.repeat_interleave(torch.arange(len(order)), batch.tokens(order))
     episodes = torch.tensor([batch.episode[i] for i in order])
     weights = token_weights(rl.aggregation, owner, episodes, rl.aggregation_tokens)
-    total, clips, at = 0.0, 0.0, 0
-    for part in parts:
+    of_row = dict(zip(order, torch.split(weights, batch.tokens(order).tolist()), strict=True))
+    total, clips = 0.0, 0.0
+    for part, counts in team.mine(parts):
         rows, wants_entropy = [batch.rows[i] for i in part], rl.entropy_coef > 0
-        out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy)
+        out = policy.logprobs(rows, frames, temperature=None, grad=True, entropy=wants_entropy, layout=rl.layout)
         device = out.logp.device
 
         def of(per_row: list[Tensor], part: list[int] = part, device: torch.device = device) -> Tensor | None:
@@ -209,12 +238,12 @@ def update(
             advantage=batch.token_advantage(part).to(device),
         )
         token, clipped = token_loss(out.logp, out.entropy if wants_entropy else None, known, rows, rl)
-        here = weights[at : at + len(token)].to(device)
-        at += len(token)
+        here = torch.cat([of_row[i] if counts else torch.zeros_like(of_row[i]) for i in part]).to(device)
         loss = (token * here).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
         clips += float((clipped * here).sum())
+    total, clips = team.sums(total, clips)
     return {"loss": total, "clip_fraction": clips, "grad_norm": learner.step(lr)}
 
 

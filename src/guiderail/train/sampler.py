@@ -6,11 +6,13 @@ it is left. Knows nothing of episodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from torch import Tensor
 
 from guiderail.models.frames import FrameStore
 from guiderail.params import Model
@@ -49,17 +51,19 @@ class HfSampler:
 
 @dataclass(frozen=True)
 class VllmSampler:
-    """A server samples; it gets the learner's tensors when the version changes."""
+    """A server samples; it gets the learner's tensors (or `weights`) when the version changes."""
 
     opened: Start
     client: VllmClient
     sync: WeightSync
     at_once: int
+    weights: Mapping[str, Tensor] | None = None
 
     @contextmanager
     def sampling(self, frames: FrameStore, version: int) -> Iterator[Engine]:
         """See `Sampler`."""
-        name = self.sync.publish(str(version), self.opened.learner.weights())
+        weights = self.opened.learner.weights() if self.weights is None else self.weights
+        name = self.sync.publish(str(version), weights)
         yield VllmEngine(
             self.client, self.opened.policy, frames, model=name, version=str(version), at_once=self.at_once
         )

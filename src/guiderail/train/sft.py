@@ -1,7 +1,7 @@
 """Supervised warm-up: next-token loss on what the expert wrote (thought line, call, end of turn), nothing else.
 
 Guarantees: only action spans are trained; every epoch sees every row once, in an order hashed from the seed; killed
-and resumed it ends with the same bits on CPU as uninterrupted. Left out: packing, validation, several processes.
+and resumed it ends with the same bits on CPU as uninterrupted. Left out: validation, several processes.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def _step(
     if sft.mode == "lora" and sft.lora.dropout > 0:
         torch.manual_seed(derive_seed("sft-dropout", seed, step))
         policy.model.train()
-    parts = microbatches(rows, index, sft.micro_batch)
+    parts = microbatches(rows, index, sft.micro_batch, sft.layout)
     order = [i for part in parts for i in part]
     counts = torch.tensor([sum(e - s for s, e in rows[i].spans) for i in order])
     owner = torch.repeat_interleave(torch.arange(len(order)), counts)
     weights = token_weights("token_mean", owner, torch.arange(len(order)))
     total_loss, hits, at = 0.0, 0, 0
     for part in parts:
-        out = policy.logprobs([rows[i] for i in part], frames, grad=True)
+        out = policy.logprobs([rows[i] for i in part], frames, grad=True, layout=sft.layout)
         here = weights[at : at + len(out.logp)].to(out.logp.device)
         at += len(out.logp)
         loss = -(out.logp * here).sum()

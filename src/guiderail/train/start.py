@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from guiderail.checkpoints import manifest as m
-from guiderail.checkpoints.merge import fold, source
+from guiderail.checkpoints.effective import source
+from guiderail.checkpoints.merge import fold
 from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.models.folder import is_adapter
 from guiderail.models.loading import load_policy
@@ -37,9 +39,35 @@ class Start:
     start: Path
     parent: Path
 
+    def trained(self) -> dict[str, Tensor]:
+        """The trained tensors by name."""
+        return self.learner.weights()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A start whose training ran elsewhere: as `Start`, with what came of it."""
+
+    weights: dict[str, Tensor]
+    start: Path
+    parent: Path
+
+    def trained(self) -> dict[str, Tensor]:
+        """The trained tensors by name."""
+        return self.weights
+
 
 def open_start(start: Path, model: Model, optim: Tuning | Rl, seed: int, work: Path) -> Start:
     """Load `start` ready to train. mode full from an adapter: it is folded into `work`/start first."""
+    load, parent = prepared(start, model, optim, work)
+    policy = load_policy(load, model)
+    named = select_trainable(policy.model, optim.mode, lora=optim.lora, train_vision=model.train_vision, seed=seed)
+    return Start(policy, Learner(named, optim), start, parent)
+
+
+def prepared(start: Path, model: Model, optim: Tuning | Rl, work: Path) -> tuple[Path, Path]:
+    """(folder to load, folder that holds the tensors training does not touch) of a verified start; see
+    `open_start`."""
     if isinstance(optim, Rl) and optim.lora.dropout > 0:
         raise TrainableError(
             f"rl.lora.dropout = {optim.lora.dropout}: must be 0, or the trained policy is not the one that sampled"
@@ -50,9 +78,7 @@ def open_start(start: Path, model: Model, optim: Tuning | Rl, seed: int, work: P
         load = parent = work / "start"
         if not (parent / "config.json").is_file() or not any(parent.glob("*.safetensors")):
             fold(start, parent, getattr(torch, model.dtype))
-    policy = load_policy(load, model)
-    named = select_trainable(policy.model, optim.mode, lora=optim.lora, train_vision=model.train_vision, seed=seed)
-    return Start(policy, Learner(named, optim), start, parent)
+    return load, parent
 
 
 def load_reference(start: Path, model: Model) -> Policy:
@@ -64,7 +90,7 @@ def load_reference(start: Path, model: Model) -> Policy:
 
 def write_checkpoint(
     out: Path,
-    opened: Start,
+    opened: Start | Finished,
     optim: Tuning | Rl,
     *,
     stage: str,
@@ -76,9 +102,9 @@ def write_checkpoint(
     """Write the trained checkpoint to `out`. tasks: the split manifest; trained: TaskSpec ids this stage trained on."""
     ancestors, inherited = m.lineage(opened.start)
     if optim.mode == "lora":
-        save_adapter(out, opened.learner.weights(), optim.lora, opened.parent)
+        save_adapter(out, opened.trained(), optim.lora, opened.parent)
     else:
-        save_full(opened.parent, out, opened.learner.weights())
+        save_full(opened.parent, out, opened.trained())
     ids = sorted(set(trained))
     own = m.TrainedOn(
         suite=tasks["suite"],

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from guiderail import plugins
 from guiderail.algorithms.grouping import BoolArray, FloatArray
+from guiderail.algorithms.own import Algorithm, StepTable
 from guiderail.algorithms.returns import in_order, segment_returns_in
 from guiderail.algorithms.semi_online import semi_online_advantages, trajectory_statistic
 from guiderail.algorithms.step_wise import mean_votes, reference_step_wise, step_wise_advantages
@@ -29,8 +31,9 @@ class StepAdvantages:
 
 
 def step_advantages(episodes: Sequence[Episode], rewards: FloatArray, rl: Rl) -> StepAdvantages:
-    """Advantages under `rl.algorithm` (step_wise or semi_online). rewards: of each episode, nan where not measured;
-    semi_online reads the steps' own. Raises ValueError for another algorithm."""
+    """Advantages under `rl.algorithm` (step_wise, semi_online or a plugin's). rewards: of each episode, nan where not
+    measured; semi_online reads the steps' own. Raises ValueError for another algorithm, PluginError for a plugin whose
+    advantages cannot be used."""
     steps = [s for e in episodes for s in e.steps]
     owner = np.repeat(np.arange(len(episodes)), [len(e.steps) for e in episodes])
     group = [episodes[i].group for i in owner.tolist()]
@@ -40,10 +43,24 @@ def step_advantages(episodes: Sequence[Episode], rewards: FloatArray, rl: Rl) ->
         values, metrics = _step_wise(steps, rewards[owner], group, owner, step, measured, rl)
     elif rl.algorithm == "semi_online":
         values, metrics = _semi_online(steps, group, owner, step, measured, rl)
+    elif (own := plugins.find("algorithms", rl.algorithm)) is not None:
+        values, metrics = _own(own, rewards[owner], group, owner, step, rl), {}
     else:
         raise ValueError(f"algorithm {rl.algorithm}: its advantages are those of whole episodes")
     cuts = np.cumsum([len(e.steps) for e in episodes])[:-1]
     return StepAdvantages(np.split(values, cuts) if episodes else [], metrics)
+
+
+def _own(
+    algorithm: Algorithm, reward: FloatArray, group: list[str], owner: np.ndarray, step: np.ndarray, rl: Rl
+) -> FloatArray:
+    number = {name: i for i, name in enumerate(dict.fromkeys(group))}
+    table = StepTable(reward, np.array([number[g] for g in group], dtype=np.int64), owner.astype(np.int64), step)
+    try:
+        return algorithm.of(table, rl.options)
+    except Exception as e:
+        where = plugins.path_of("algorithms", rl.algorithm)
+        raise plugins.PluginError(f"{where}: {type(e).__name__}: {e}") from e
 
 
 def process_scores(steps: Sequence[StepRecord]) -> FloatArray:
@@ -64,11 +81,13 @@ def _step_wise(
     rl: Rl,
 ) -> tuple[FloatArray, dict[str, float]]:
     p, process = rl.step_wise, process_scores(steps)
+    unread = np.isnan(process) & np.array([bool(s.parse_error) for s in steps], dtype=np.bool_)
     voted = process[measured & ~np.isnan(process)]
     metrics = {
         "votes": float(sum(len(s.votes) for s in steps)),
         "votes_invalid": float(sum(s.votes_invalid for s in steps)),
         "steps_unvoted": float((measured & np.isnan(process)).sum()),
+        "steps_undone": float((measured & unread).sum()),
         "vote_mean": float(voted.mean()) if len(voted) else float("nan"),
     }
     if p.credit == "reference":
@@ -76,6 +95,7 @@ def _step_wise(
             np.where(measured, outcome, 0.0), np.nan_to_num(process), group, step, aborted=~measured
         )
         return found.values, metrics | {"steps_removed": float(found.removed.sum())}
+    process = np.where(unread, -1.0, process)  # nobody was asked: what did nothing must not score above a wrong click
     result = step_wise_advantages(
         outcome, process, group, owner, step, measured, coef=p.coef, credit=p.credit, gamma=p.gamma, ddof=rl.ddof
     )

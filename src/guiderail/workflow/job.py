@@ -1,7 +1,8 @@
 """Run one job of the chain for Snakemake: `python -m guiderail.workflow.job rl@grpo-0 --log logs/rl/grpo/seed0.log`.
 
 Guarantees: DVC executes the stage, records it in dvc.lock, or restores it from its cache; every line goes to the log
-and to stderr; a signal or the death of Snakemake (kill -9 included) ends the stage too. Where DVC is absent, it warns
+and to stderr; a signal or the death of Snakemake (kill -9 included) ends the stage too; with --gpus N the job sees N
+GPUs that no other job of this machine has (`gpu_slots`). Where DVC is absent, it warns
 and runs the command itself: the results are the same, nothing is recorded.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from guiderail.workflow import gpu_slots
 from guiderail.workflow.ledger import dvc_command, environment
 from guiderail.workflow.spec import Job, Spec
 
@@ -51,16 +53,21 @@ def command(spec: Spec, job: Job) -> list[str]:
     return shlex.split(spec.command(job))
 
 
-def run(argv: Sequence[str], log: Path) -> int:
-    """Run `argv` in a process group of its own, teeing its output to `log` and stderr. Returns its exit status."""
+def run(argv: Sequence[str], log: Path, slots: gpu_slots.Slots | None = None) -> int:
+    """Run `argv` in a process group of its own, teeing its output to `log` and stderr. Returns its exit status.
+
+    slots: GPUs that are the job's; it holds their locks too, so they stay lent until it has ended as well.
+    """
+    slots = slots or gpu_slots.Slots((), ())
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = environment() | {"GUIDERAIL_ENGINE": "snakemake", "PYTHONUNBUFFERED": "1"}
+    env = environment() | {"GUIDERAIL_ENGINE": "snakemake", "PYTHONUNBUFFERED": "1"} | slots.environment()
     child = subprocess.Popen(
         argv,
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=slots.files,
         preexec_fn=die_with_parent,
     )
 
@@ -86,9 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one job of the chain through DVC.")
     parser.add_argument("address", help="DVC's name of the job, e.g. rl@grpo-0")
     parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs to wait for and show to the job alone")
     args = parser.parse_args(argv)
     spec = Spec.read()
-    return run(command(spec, find(spec, args.address)), args.log)
+    argv = command(spec, find(spec, args.address))
+    return run(argv, args.log, gpu_slots.take(args.gpus))  # held until this process ends, however it does
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _lines(model: BaseModel, indent: str) -> list[str]:
             title = note or (type(v).__doc__ or "").splitlines()[0]
             lines += ["", f"# {title}"] if not indent else []
             lines += [f"{indent}{key}:", *_lines(v, indent + "  ")]
-        elif isinstance(v, dict):
+        elif isinstance(v, dict) and v:
             lines += ["", f"# {note}"] if note and not indent else []
             lines += [f"{indent}{key}:", *(f"{indent}  {k}: {_value(x)}" for k, x in v.items())]
         else:

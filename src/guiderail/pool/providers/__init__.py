@@ -1,4 +1,4 @@
-"""Where machines come from: one module per provider, found by name."""
+"""Where machines come from: one module per provider, found by name; a provider of the user's own is a plugin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guiderail import plugins
 from guiderail.pool.providers.base import Provider
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def make_provider(
 
     `root`: (process) folder that stands for the cloud, (local_desktop) where actions are written down; `boot_s` (noop,
     process): how long a machine boots; `cloud` (docker, aws, volcengine, aliyun): what its machines are; `desktop`
-    (local_desktop): what its desktops are.
+    (local_desktop): what its desktops are. A plugin's PROVIDER is called with slots, step_ms and call_timeout_s.
     """
     if name == "local_browser":
         from guiderail.pool.providers.local_browser import LocalBrowserProvider
@@ -63,7 +64,16 @@ def make_provider(
         if cloud is None:
             raise ValueError(f"provider {name} needs env.cloud of params.yaml (--cloud)")
         return make_cloud(name, cloud)
-    raise ValueError(f"unknown provider {name!r}; known: {', '.join(NAMES)}")
+    factory = plugins.find("providers", name)
+    if factory is not None:
+        made: Provider = factory(slots=slots, step_ms=step_ms, call_timeout_s=call_timeout_s)
+        return made
+    raise ValueError(f"unknown provider {name!r}; known: {', '.join(all_names())}")
+
+
+def all_names() -> tuple[str, ...]:
+    """Providers of ours and of loaded plugins."""
+    return (*NAMES, *plugins.names("providers"))
 
 
 def make_desktop(desktop: Desktop | None, call_timeout_s: float, journal: str = "") -> Provider:

@@ -1,0 +1,110 @@
+"""`guiderail check`: would these parameters run, do they fit, and how fast? No GPU, no model, nothing started.
+
+Guarantees: what the stages would refuse before any work is refused here too (parameters, suite, templates, benchmarks,
+the model folder when it is here); then every recipe of the sweep is reckoned (`guiderail.capacity`). Exit status 0: it
+should run; 1: it will not fit, with what to change; 2: the parameters themselves are wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from guiderail.capacity.shapes import KNOWN, Shape, known, read_shape
+from guiderail.capacity.verdict import Report, reckon
+from guiderail.errors import InputError
+from guiderail.params import ParamError, Params, load
+from guiderail.params_plan import Plan
+from guiderail.stages import checks
+from guiderail.workflow import presets
+
+
+def command_options(p: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    p.add_argument("--preset", metavar="NAME", help="check this preset instead of params.yaml; `all`: every one")
+    p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
+
+
+def shape_of(p: Params) -> tuple[Shape, str]:
+    """(shape, where it is from): the folder's own, or that of the Hub's model of its name. Raises ParamError."""
+    folder = Path(p.model.path)
+    if (folder / "config.json").is_file():
+        checks.check_model(p)
+        return read_shape(folder), f"{folder}/config.json"
+    found = known(p.model.path)
+    if found is None:
+        raise ParamError(
+            f"model.path = {p.model.path!r}: no such folder, and no model of that name is known ({', '.join(KNOWN)}). "
+            "Give the folder of a Qwen3-VL checkpoint."
+        )
+    return found, f"the model's name; {folder} is not here yet: put the checkpoint there before the first stage"
+
+
+def early_refusals(p: Params) -> list[str]:
+    """What the stages would refuse before any work (raises ParamError); what this machine lacks but another may have
+    comes back as notes."""
+    checks.check_tasks(p)
+    checks.check_browser(p)
+    notes = []
+    if p.trainer.kind == "ray":
+        try:
+            checks.check_trainer(p, "rl")
+        except ParamError as e:
+            notes.append(f"{e.message} (on the machine that runs rl)")
+    if p.engine.kind != "vllm" or p.engine.url:
+        return notes
+    from guiderail.rollout.engines.vllm_server import find_build
+
+    try:
+        find_build(p.engine.python)
+    except InputError as e:
+        notes.append(f"engine.kind = 'vllm': {e} (on the machine that runs rl)")
+    return notes
+
+
+def host_bytes() -> int:
+    """Memory of this machine."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def check(p: Params) -> tuple[list[str], list[Report]]:
+    """(lines about the parameters as a whole, one report per recipe of the sweep). Raises ParamError."""
+    notes = early_refusals(p)
+    shape, source = shape_of(p)
+    where = f"{p.plan.gpus} GPUs of {p.plan.gpu_memory_gb:g} GB" if p.plan.gpus else "this machine's CPUs"
+    told = [f"model: {shape.total / 1e9:.3f} G parameters, from {source}", f"devices: {where}"]
+    told += [f"rates: {line}" for line in rates(p.plan)]
+    told += [f"note: {n}" for n in notes]
+    return told, [reckon(p, shape, recipe, host_bytes()) for recipe in p.sweep.recipe]
+
+
+def rates(plan: Plan) -> list[str]:
+    """The rates reckoned with, and whether they are the defaults or somebody's own."""
+    defaults = Plan()
+    names = (
+        ["gpu_tflops", "gpu_bandwidth_tbs", "train_mfu", "prefill_mfu", "decode_share"] if plan.gpus else ["cpu_gflops"]
+    )
+    names += ["action_s", "reset_s", "episode_steps"]
+    values = {n: getattr(plan, n) for n in names}
+    own = [f"{n} {v:g}" for n, v in values.items() if v != getattr(defaults, n)]
+    theirs = [f"{n} {v:g}" for n, v in values.items() if v == getattr(defaults, n)]
+    found = [f"{', '.join(own)} (plan in the parameters)"] if own else []
+    return found + ([f"{', '.join(theirs)} (defaults, sources in docs/presets.md)"] if theirs else [])
+
+
+def run(args: argparse.Namespace) -> None:
+    """The command."""
+    named = [] if args.preset is None else presets.names() if args.preset == "all" else [args.preset]
+    bad = 0
+    for name, p in [(n, presets.preset(n)) for n in named] or [(args.params, load(args.params))]:
+        told, reports = check(p)
+        print(f"{name}")
+        for line in [*told, *(line for r in reports for line in r.lines())]:
+            print(f"  {line}")
+        problems = sum(len(r.problems) for r in reports)
+        print(f"  {'WILL NOT RUN as it is' if problems else 'ok'}")
+        bad += problems
+    if bad:
+        raise SystemExit(1)
