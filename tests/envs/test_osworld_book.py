@@ -100,6 +100,47 @@ def test_a_sample_of_all_instances():
     assert [str(c) for c in found if not c.ok] == [] and len(found) == len(names)
 
 
+CHEATS = {
+    "terminal-mkdir": ["touch ~/project/{name}"],  # a file is no folder
+    "files-delete": ["mv ~/Documents/{file}.txt ~/Documents/plan.txt", "mv ~/Documents/{file}.txt ~/Desktop"],
+    "viewer-delete": ["rm ~/Pictures/picture.png; echo x > ~/Pictures/other.txt"],
+    "viewer-save-copy": ["cd /usr/share/icons; cp $(find . -name '*.png' | head -1) ~/{name}.png; "
+                         "cp ~/{name}.png ~/Pictures/picture.png"],
+    # what cannot be judged because of the agent is its failure, and not the judge's
+    "editor-append": ["rm ~/notes.txt; mkfifo ~/notes.txt", "ln -sf /dev/zero ~/notes.txt", "chmod 0 ~",
+                      "rm ~/notes.txt; truncate -s 300M ~/notes.txt"],
+}  # fmt: skip
+
+
+def test_what_looks_like_the_outcome_and_is_not():
+    async def go():
+        async with desktop() as env:
+            for name, scripts in CHEATS.items():
+                values = make(spec(name)).values
+                for script in scripts:
+                    await env.reset(spec(name))
+                    for key, value in values.items():
+                        script = script.replace("{" + key + "}", value)
+                    assert (await env.machine.execute(script, shell=True)).status == 0, script
+                    assert await env.evaluate() == 0, f"{name}: {script}"
+
+    asyncio.run(go())
+
+
+def test_names_that_are_no_text_are_told_as_text():
+    async def go():
+        async with desktop() as env:
+            await env.reset(spec("terminal-mkdir"))
+            script = "touch ~/$(printf 'a\\377b'); ln -s $(printf 'c\\376') ~/link"
+            assert (await env.machine.execute(script, shell=True)).status == 0
+            assert await env.side_effects() == ["made a\\xffb", "made link"]
+            assert (await env.machine.tree())["link"].digest == "c\\xfe"
+            names = [child["name"] for child in (await env.machine.list_directory(HOME))["children"]]
+            assert "a\\xffb" in names
+
+    asyncio.run(go())
+
+
 def test_a_task_that_nothing_solves_counts_as_unsound(monkeypatch):
     async def judge(self, machine, said):
         return 1.0

@@ -69,6 +69,29 @@ def test_result_and_expected_of_one_name_do_not_hide_each_other(tmp_path):
     assert ask(evaluator, tmp_path / "2", {FILE: b"b"}, assets={URL: b"b"}) == 1
 
 
+def test_what_setup_brought_along_is_not_the_agents_to_change(tmp_path):
+    evaluator = {
+        "func": "compare_text_file",
+        "result": {"type": "vm_file", "path": FILE, "dest": "a.txt"},
+        "expected": {"type": "setup_file", "path": "a.txt"},
+    }
+    for name, mine, wanted in (("1", b"as it was", 1), ("2", b"changed", 0)):
+        (tmp_path / name / "scratch" / "files").mkdir(parents=True)
+        (tmp_path / name / "scratch" / "files" / "a.txt").write_bytes(b"as it was")
+        assert ask(evaluator, tmp_path / name, {FILE: mine}) == wanted
+    with pytest.raises(ValueError, match="inside its folder"):
+        task({**evaluator, "expected": {"type": "setup_file", "path": "../secret"}})
+
+
+def test_a_folder_that_is_missing_is_not_an_empty_one(tmp_path):
+    empty = {
+        "func": "check_moved_jpgs",
+        "result": {"type": "list_directory", "path": "/home/user/x"},
+        "expected": {"type": "rule", "rules": {"expected": []}},
+    }
+    assert ask(empty, tmp_path) == 0
+
+
 def test_or_of_two(tmp_path):
     rule = {"type": "rule", "rules": {"expected": ["no"]}}
     evaluator = {

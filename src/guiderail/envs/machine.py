@@ -41,7 +41,9 @@ for top, folders, names in os.walk(sys.argv[1]):
                     digest = hashlib.sha256(f.read()).hexdigest()
         except OSError:
             continue
-        out[os.path.relpath(path, sys.argv[1])] = [kind, s.st_size if kind == "file" else 0, digest]
+        shown = os.fsencode(os.path.relpath(path, sys.argv[1])).decode(errors="backslashreplace")
+        digest = os.fsencode(digest).decode(errors="backslashreplace")
+        out[shown] = [kind, s.st_size if kind == "file" else 0, digest]
         if len(out) >= 20000:
             break
 json.dump(out, sys.stdout)

@@ -55,8 +55,13 @@ class MachineGuest:
         await _told(self.machine.write(path, data))
 
     async def read(self, path: str) -> bytes:
-        """See `Guest`."""
-        return cast(bytes, await _told(self.machine.read(path)))
+        """See `Guest`; a file that is too large is none: who made it shall not have it judged as nobody's fault."""
+        try:
+            return cast(bytes, await _told(self.machine.read(path)))
+        except GuestError as e:
+            if isinstance(e.__cause__, Refusal) and e.__cause__.kind == "too_large":
+                raise GuestFileMissing(str(e)) from e
+            raise
 
     async def open(self, path: str) -> None:
         """See `Guest`."""

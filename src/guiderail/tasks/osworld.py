@@ -294,7 +294,7 @@ def local_names(getter: Mapping[str, Any] | None) -> Iterator[str]:
     if getter is None:
         return
     values: list[Any] = [getter.get("dest")]
-    if getter["type"] == "cache_file":
+    if getter["type"] in ("cache_file", "setup_file"):
         values.append(getter.get("path"))
     for value in values:
         yield from (str(v) for v in (value if isinstance(value, Sequence) and not isinstance(value, str) else [value])

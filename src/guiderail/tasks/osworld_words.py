@@ -57,6 +57,7 @@ GETTERS: dict[str, tuple[str, ...]] = {
     "vm_file": ("path", "dest"),
     "cloud_file": ("path", "dest"),
     "cache_file": ("path",),
+    "setup_file": ("path",),
     "vm_command_line": ("command",),
     "vm_command_error": ("command",),
     "vm_terminal_output": (),

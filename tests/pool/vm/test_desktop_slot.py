@@ -1,18 +1,20 @@
 """A real desktop: what is typed, clicked and reset is what was meant. Each test is a trap that somebody fell into."""
 
+import contextlib
 import shutil
 import string
 import struct
 import threading
 import time
 
+import psutil
 import pytest
 
 from guiderail.actions.types import Click, Drag, Key, Move, Open, Scroll, Type, Wait
-from guiderail.pool.vm import programs
+from guiderail.pool.vm import programs, sandbox
 from guiderail.pool.vm.guest import run, start
 from guiderail.pool.vm.slot import Slot
-from guiderail.pool.vm.x11 import X11
+from guiderail.pool.vm.x11 import X11, XError
 from pool.vm.here import NO_EDITOR, needs_editor, needs_walls, slot
 
 pytestmark = needs_walls
@@ -175,6 +177,58 @@ def test_a_reset_is_pixel_identical_and_leaves_nothing(clean: Slot) -> None:
     assert "gone" in told and "Desktop" in told and not {"x", "z"} & set(told)
     assert clean.x.numbers(clean.x.root, "GUIDERAIL_LEFT") == []
     assert clean.x.keyboard() == clean.input.keyboard.original and not clean.x.pointer()[2] & 0x2
+
+
+def test_nothing_that_the_x_server_was_told_outlives_a_reset(clean: Slot) -> None:
+    """It keeps more than properties and keys: most of all windows of clients that asked to be outlived by them."""
+    before, mods = clean.settle().frame, clean.x.ask(119, 0)[32:]  # GetModifierMapping
+    client = X11(str(clean.folder / "x" / "X0"))
+    window, boxed = client.resource_base + 1, (50, 50, 300, 200, 0, 1, 0, 0x202, 0xFF0000, 1)
+    client.send(1, 0, struct.pack("<IIhhHHHHIIII", window, client.root, *boxed))  # red, override-redirect
+    client.send(8, 0, struct.pack("<I", window))  # MapWindow
+    client.send(112, 1)  # SetCloseDownMode RetainPermanent
+    client.send(116, 10, struct.pack("<10Bxx", 3, 2, 1, *range(4, 11)))  # SetPointerMapping: left is right
+    client.send(118, 1, bytes(8))  # SetModifierMapping: shift is none
+    client.send(107, 0, struct.pack("<hhBBxx", 1, 1, 1, 0))  # SetScreenSaver
+    client.send(102, 0, struct.pack("<II", 1 << 7, 0))  # ChangeKeyboardControl: no auto-repeat
+    client.send(111, 1)  # SetAccessControl
+    client.sync()
+    client.close()
+    clean.settle()
+    assert clean.frames.grab() != before
+    clean.untouched = False
+    clean.reset()
+    assert clean.settle().frame == before
+    assert clean.x.ask(117, 0)[32:42] == bytes(range(1, 11))  # GetPointerMapping
+    assert clean.x.ask(119, 0)[32:] == mods and any(mods)
+    assert clean.x.ask(110, 0)[1] == 0  # ListHosts: everybody may connect
+    assert clean.x.ask(103, 0)[1] == 1  # GetKeyboardControl: keys repeat
+    assert struct.unpack_from("<HH", clean.x.ask(108, 0), 8) == (600, 600)  # GetScreenSaver
+
+
+def test_a_forged_list_of_windows_holds_nobody_up(clean: Slot) -> None:
+    clean.x.set_numbers(clean.x.root, "_NET_CLIENT_LIST", 33, range(0x900000, 0x900000 + 50_000))
+    began = time.monotonic()
+    assert clean.windows.all() == [] and time.monotonic() - began < 3.0
+
+
+def test_memory_of_the_x_server_is_limited(clean: Slot) -> None:
+    """What programs have it keep is counted nowhere else; it may end, this computer's memory may not."""
+    with slot() as victim:
+        client = X11(str(victim.folder / "x" / "X0"))
+        server = psutil.Process(victim.processes_of_ours[0].pid).children(recursive=True)[-1]
+        assert server.name() == "Xvfb"
+        with contextlib.suppress(XError):
+            for i in range(1, 60):  # 32 MB each
+                client.send(53, 24, struct.pack("<IIHH", client.resource_base + 2 * i, client.root, 4096, 2048))
+                gc = client.resource_base + 2 * i + 1
+                client.send(55, 0, struct.pack("<III", gc, client.resource_base + 2 * i, 0))
+                client.send(70, 0, struct.pack("<IIhhHH", client.resource_base + 2 * i, gc, 0, 0, 4096, 2048))
+                client.sync()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    assert server.memory_info().rss < sandbox.X_SERVER_MB << 20
+        client.close()
+    assert clean.windows.managed()
 
 
 def test_a_window_that_never_answers_a_ping_is_waited_for_three_times(clean: Slot) -> None:

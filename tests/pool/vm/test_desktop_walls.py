@@ -1,6 +1,7 @@
 """What programs of a desktop try, and must not get."""
 
 import os
+import platform
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from guiderail.pool.vm import watchdog
+from guiderail.pool.vm import seccomp, watchdog
 from guiderail.pool.vm.guest import GuestError, Ran, run, start
 from guiderail.pool.vm.programs import read_file
 from guiderail.pool.vm.slot import Slot
@@ -182,3 +183,52 @@ def test_calls_from_many_threads_do_not_mix(desk: Slot) -> None:
     for t in threads:
         t.join()
     assert failed == []
+
+
+def test_nothing_that_programs_can_write_to_outlives_a_reset(desk: Slot) -> None:
+    find = "find / -xdev -writable 2>/dev/null; for m in / $(cut -d' ' -f5 /proc/self/mountinfo); do test -w $m"
+    places = sh(desk, f"{find} && test -d $m && echo $m; done").output.decode().split()
+    emptied = ("/home/user", "/tmp", "/var/tmp", "/dev/shm", "/run/user/1000", "/proc", "/dev/")
+    assert [p for p in places if not p.startswith(emptied)] == []
+    deep = "import os\nos.chdir('/home/user')\nfor _ in range(3000):\n os.mkdir('d' * 20)\n os.chdir('d' * 20)"
+    wide = "\nfor i in range(50):\n os.makedirs(f'/home/user/w/{i}')\n open(f'/home/user/w/{i}/' + 'f' * 250, 'w')"
+    odd = "\nopen(b'/home/user/no\\xfftext', 'w')\nos.mkfifo('/home/user/fifo')\nos.chmod('/home/user/w', 0)"
+    assert run(desk.guest, [*PY, deep + wide + odd]).status == 0
+    desk.untouched = False
+    desk.reset()
+    left = sh(desk, "ls -A ~").output.decode().split()
+    assert left and not {"w", "fifo", "d" * 20} & set(left) and works(desk)
+
+
+def test_the_kernel_keeps_nothing_for_a_later_program(desk: Slot) -> None:
+    """What lives in an ipc namespace or a keyring ends with neither its program nor a reset: it cannot be made."""
+    calls = seccomp.REFUSED[platform.machine()][1]
+    code = "import ctypes, sys; c = ctypes.CDLL(None, use_errno=True)\nfor n in sys.argv[1:]:\n"
+    code += " print(c.syscall(int(n), 0, 0, 0, 0, 0), ctypes.get_errno())"
+    told = run(desk.guest, [*PY, code, *map(str, calls.values())]).output.decode().splitlines()
+    assert told == ["-1 38"] * len(calls)  # ENOSYS
+
+
+def test_memory_that_is_shared_is_watched_too(desk: Slot) -> None:
+    fill = "import mmap, time; m = mmap.mmap(-1, 300 << 20); m.write(bytes(300 << 20)); time.sleep(60)"
+    hog = start(desk.guest, [*PY, fill])
+    end = time.monotonic() + 20
+    while not (note := watchdog.check(desk, 200)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert "python3" in note and hog.wait(5.0) == -9 and works(desk)
+    desk.notes.clear()
+
+
+def test_too_many_files_end_the_programs_that_make_them(desk: Slot) -> None:
+    """An empty file counts against no size, and takes the kernel's memory."""
+    before = desk.guest.files()
+    maker = start(desk.guest, [*PY, "import os\ni = 0\nwhile True:\n os.symlink('x', f'/tmp/{i}')\n i += 1"])
+    end = time.monotonic() + 20
+    while not (note := watchdog.check_files(desk, before + 3000)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert "files" in note and maker.wait(5.0) == -9
+    desk.untouched = False
+    desk.reset()
+    assert desk.guest.files() < before + 100 and works(desk)

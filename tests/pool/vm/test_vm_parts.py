@@ -321,3 +321,33 @@ def test_a_machines_own_desktop_is_not_ours_to_reset() -> None:
     with pytest.raises(GuestError, match="reset by the machine's provider"):
         Desktop.reset(object())  # type: ignore[arg-type]
     assert issubclass(XError, RuntimeError)
+
+
+def test_the_accessibility_tree_can_be_read_whatever_programs_call_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program says what it likes over its bus; the desktop's python, which has the library, is not needed here."""
+    import xml.etree.ElementTree as ET
+
+    from guiderail.tasks.judges.safe import parse_xml
+
+    states = SimpleNamespace(contains=lambda s: False)
+    node = SimpleNamespace(
+        get_role_name=lambda: "²rôle\x01<>", get_name=lambda: "a\x00\udcff\ufffe<&", get_state_set=lambda: states,
+        get_component_iface=lambda: None, get_value_iface=lambda: None, get_action_iface=lambda: 1,
+        get_text_iface=lambda: 1,
+    )  # fmt: skip
+    action = SimpleNamespace(
+        get_n_actions=lambda n: 2, get_action_name=lambda n, i: ("9 ²x", "ß:<")[i],
+        get_action_description=lambda n, i: "\x02\udc00d",
+    )  # fmt: skip
+    text = SimpleNamespace(get_text=lambda n, a, b: "\x0bt]]>", get_character_count=lambda n: 9)
+    anything = type("States", (), {"__getattr__": lambda self, name: name})()
+    fake = SimpleNamespace(Action=action, Text=text, StateType=anything)
+    gi = SimpleNamespace(require_version=lambda *a: None)
+    monkeypatch.setitem(sys.modules, "gi", gi)
+    monkeypatch.setitem(sys.modules, "gi.repository", SimpleNamespace(Atspi=fake, GLib=SimpleNamespace(Error=OSError)))
+    source = Path(sandbox.__file__).with_name("atspi.py").read_text().removesuffix("main(sys.argv[1])\n")
+    space: dict[str, object] = {"__name__": "atspi"}
+    exec(compile(source, "atspi.py", "exec"), space)  # our own file, without its last line
+    told = ET.tostring(space["element"](node), encoding="unicode")  # type: ignore[operator]
+    read = parse_xml(told.encode(), "tree.xml")
+    assert read.get("name") == "a<&" and read.text == "t]]>"

@@ -1,7 +1,8 @@
 """Read the accessibility tree: run by the desktop's own python3 among the programs, with python3-gi and Atspi.
 
 `python3 -I - tree` writes OSWorld's XML (one element per accessible, its role as the tag); `terminal` the text of the
-terminal that is shown. Bounded: at most LIMIT elements, DEPTH levels, TEXT characters each.
+terminal that is shown. Whatever a program calls its parts, the XML can be read. Bounded: at most LIMIT elements, DEPTH
+levels, TEXT characters each.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def text_of(node: Any) -> str:
 
 def element(node: Any) -> ET.Element:
     """The element of one accessible, without children."""
-    tag = "".join(c if c.isalnum() or c == "-" else "-" for c in (node.get_role_name() or "unknown").lower())
+    tag = "".join(c if c.isascii() and c.isalnum() else "-" for c in (node.get_role_name() or "unknown").lower())
     if not tag[:1].isalpha():
         tag = "x" + tag
     out = ET.Element(tag, {"name": clean(node.get_name() or "")})
@@ -64,8 +65,9 @@ def element(node: Any) -> ET.Element:
         for i in range(Atspi.Action.get_n_actions(node)):
             name = Atspi.Action.get_action_name(node, i)
             if name:
-                key = "".join(c if c.isalnum() else "_" for c in name)
-                out.set(f"{{{NS['act']}}}{key}_desc", Atspi.Action.get_action_description(node, i) or "")
+                key = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+                key = key if key[0].isalpha() else "_" + key
+                out.set(f"{{{NS['act']}}}{key}_desc", clean(Atspi.Action.get_action_description(node, i) or ""))
     text = text_of(node)
     if text:
         out.text = clean(text)

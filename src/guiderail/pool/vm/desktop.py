@@ -31,13 +31,18 @@ class Desktop:
     """See the module. `rule`: when its screen counts as settled."""
 
     def __init__(self, x: X11, frames: Frames, guest: Guest, rule: Rule) -> None:
-        self.x, self.frames, self.guest, self.rule = x, frames, guest, rule
-        self.windows = Windows(x)
-        self.input = Input(x, self.barrier, self.app)
+        self.guest, self.rule = guest, rule
+        self.use(x, frames)
         self.lock = threading.RLock()
         self.sandboxed = False
         self.untouched = False  # fresh, and nothing was asked of it since
         self.notes: list[str] = []  # what the watchdog did, since the last reset
+
+    def use(self, x: X11, frames: Frames) -> None:
+        """Work the screen of this X server from now on."""
+        self.x, self.frames = x, frames
+        self.windows = Windows(x)
+        self.input = Input(x, self.barrier, self.app)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -21,6 +22,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from guiderail.pool.vm.sandbox import UID
 
 OUTPUT_LIMIT = 64 << 20
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -49,7 +52,8 @@ class Ran:
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc tells it. `memory`: bytes of its own (not shared), `used`: seconds of processor time."""
+    """One process as /proc tells it. `memory`: bytes of its own (not shared, unless asked for), `used`: seconds of
+    processor time."""
 
     pid: int
     name: str
@@ -84,12 +88,20 @@ class Guest(Protocol):
         """Start a program on three descriptors. Raises GuestError."""
         ...
 
-    def processes(self) -> list[Process]:
-        """All processes of the desktop's programs."""
+    def processes(self, shared: bool = False) -> list[Process]:
+        """All processes of the desktop's programs; with `shared` their memory counts what they share with others."""
         ...
 
     def kill(self, pid: int) -> None:
         """SIGKILL one process."""
+        ...
+
+    def end_all(self) -> None:
+        """Kill all programs. Raises GuestError."""
+        ...
+
+    def files(self) -> int:
+        """How many files the programs have made, links and folders counted; 0 where nobody counts."""
         ...
 
 
@@ -192,20 +204,23 @@ def _exchange(ours: list[int], texts: dict[int, bytearray], data: bytes, end: fl
     return True
 
 
-def read_processes(proc: int, skip: frozenset[int]) -> list[Process]:
-    """Processes of an open /proc folder (a directory descriptor), without `skip`."""
+def read_processes(proc: int, skip: frozenset[int], shared: bool = False) -> list[Process]:
+    """Processes of an open /proc folder (a directory descriptor), without `skip`; `shared`: see `Guest.processes`."""
     found = []
     for name in os.listdir(proc):
         if not name.isdigit() or int(name) in skip:
             continue
         try:
             stat, statm = _read(f"{name}/stat", proc), _read(f"{name}/statm", proc)
+            status = _read(f"{name}/status", proc) if shared else b""
         except (OSError, ProcessLookupError):
             continue  # it ended while we looked
         head, _, tail = stat.rpartition(b")")
         field, pages = tail.split(), statm.split()
         used = (int(field[11]) + int(field[12])) / TICKS_PER_S
         own = PAGE * max(0, int(pages[1]) - int(pages[2]))
+        if row := re.search(rb"^RssShmem:\s+(\d+) kB", status, re.MULTILINE):  # no other file of /proc tells it apart
+            own += 1024 * int(row[1])
         title = head.partition(b"(")[2].decode(errors="replace")
         found.append(Process(int(name), title, field[0].decode(), used, own))
     return found
@@ -245,6 +260,8 @@ class SandboxGuest:
         self.environment, self.home, self.limits = environment, home, dict(limits)
         self._sock = sock
         self._proc = os.open(f"/proc/{init_pid}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        places = (home, f"/run/user/{UID}", "/tmp", "/var/tmp", "/dev/shm")
+        self._places = [os.open(f"/proc/{init_pid}/root{p}", os.O_RDONLY | os.O_CLOEXEC) for p in places]
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._number = 0
@@ -315,13 +332,22 @@ class SandboxGuest:
         told = self.order(order, (stdin, stdout, stderr))
         return _Inside(self, told["pid"], told["child"])
 
-    def processes(self) -> list[Process]:
+    def processes(self, shared: bool = False) -> list[Process]:
         """See Guest; without `init.py`."""
-        return read_processes(self._proc, frozenset((1,)))
+        return read_processes(self._proc, frozenset((1,)), shared)
 
     def kill(self, pid: int) -> None:
         """See Guest."""
         self.order({"do": "kill", "pid": pid, "group": False})
+
+    def end_all(self) -> None:
+        """Kill all programs. Raises GuestError."""
+        self.order({"do": "end"})
+
+    def files(self) -> int:
+        """See Guest. None of them need hold a byte, and each takes a kilobyte of the kernel's memory."""
+        told = [os.fstatvfs(fd) for fd in self._places]
+        return sum(t.f_files - t.f_ffree for t in told)
 
     def fresh(self, layout: Mapping[str, Any]) -> None:
         """Kill all programs, empty what they could write to, lay out the home. Raises GuestError."""
@@ -372,17 +398,26 @@ class DirectGuest:
         except OSError as e:
             raise GuestError(f"{argv[0]}: {e}", e.errno or 0) from e
 
-    def processes(self) -> list[Process]:
+    def processes(self, shared: bool = False) -> list[Process]:
         """See Guest: everything below this process."""
         from guiderail.service_guard import descendants
 
         mine = frozenset(descendants(os.getpid()))
-        return [p for p in read_processes(self._proc, frozenset()) if p.pid in mine]
+        return [p for p in read_processes(self._proc, frozenset(), shared) if p.pid in mine]
 
     def kill(self, pid: int) -> None:
         """See Guest."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+    def end_all(self) -> None:
+        """See Guest."""
+        for p in self.processes():
+            self.kill(p.pid)
+
+    def files(self) -> int:
+        """See Guest: the file system is this machine's own."""
+        return 0
 
     def close(self) -> None:
         """Kill what is left."""

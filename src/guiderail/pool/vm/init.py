@@ -5,8 +5,8 @@ can signal it to death (a handler-less signal to process 1 from within is droppe
 nothing inside can trace it or reach its descriptors; the orders come over a socket that no program inherits. When the
 socket closes it ends, and the kernel ends everything inside with it.
 Orders are JSON messages on a SOCK_SEQPACKET socket: spawn (with descriptors 0, 1, 2), kill (a process or its group),
-fresh (kill everything, empty the writable folders, lay out the home). Replies carry the order's id; ends of programs
-come as {"exit": pid, "status": code}.
+end (kill everything), fresh (kill everything, empty the writable folders, lay out the home). Replies carry the order's
+id; ends of programs come as {"exit": pid, "status": code}.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ def spawn(order: Mapping[str, Any], fds: Sequence[int]) -> int:
             signal.set_wakeup_fd(-1)
             for s in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(s, signal.SIG_DFL)
-            os.chdir(order["cwd"])
+            try:
+                os.chdir(order["cwd"])
+            except OSError:
+                if order["cwd"] != order["env"].get("HOME"):
+                    raise
+                os.chdir("/")  # a home that was closed or removed keeps nobody out who judges
             os.execvpe(order["argv"][0], order["argv"], order["env"])
         except BaseException as e:
             os.write(write_end, json.dumps([getattr(e, "errno", 0) or 0, str(e)]).encode())
@@ -93,16 +98,26 @@ def kill_all(tell: Tell, limit_s: float = 5.0) -> None:
 
 
 def empty(folder: str, keep: Collection[str] = ()) -> None:
-    """Remove what is in a folder, but not `keep`; a folder that was made unreadable is no hiding place."""
+    """Remove what is in a folder, but not `keep`; a folder that was made unreadable is no hiding place.
+
+    Folders are taken up to the top before they are removed, so that no depth is too great for a path or a stack.
+    """
     os.chmod(folder, 0o700)
-    for entry in os.scandir(folder):
-        if entry.path in keep:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            empty(entry.path)
-            os.rmdir(entry.path)
-        else:
-            os.unlink(entry.path)
+    mark, number, left = os.urandom(8).hex(), 0, [folder]
+    while left:
+        place = left.pop()
+        for entry in list(os.scandir(place)):
+            if entry.path in keep:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
+                number += 1
+                left.append(f"{folder}/{mark}{number}")
+                os.rename(entry.path, left[-1])
+            else:
+                os.unlink(entry.path)
+        if place != folder:
+            os.rmdir(place)
 
 
 def lay_out(layout: Mapping[str, Any]) -> None:
@@ -131,13 +146,17 @@ def obey(order: Mapping[str, Any], fds: Sequence[int], tell: Tell) -> dict[str, 
             except ProcessLookupError:
                 pass  # it has ended
             return {}
+        if order["do"] == "end":
+            kill_all(tell)
+            return {}
         if order["do"] == "fresh":
             kill_all(tell)
             lay_out(order["layout"])
             return {}
         return {"error": f"unknown order {order['do']!r}", "errno": 0}
     except OSError as e:
-        return {"error": str(e), "errno": e.errno or 0}
+        words = str(e).encode(errors="backslashreplace").decode()  # names of files need be no text
+        return {"error": words, "errno": e.errno or 0}
 
 
 def main(fd: int) -> int:

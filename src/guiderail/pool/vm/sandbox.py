@@ -2,10 +2,10 @@
 
 Guarantees of the programs' sandbox: its own user, pid, ipc, uts, cgroup and network namespaces (loopback only), uid
 1000 "user" without capabilities or a way to new ones, no nested user namespaces; /usr, a few files of /etc read-only;
-what it can write (home, /tmp, /run, /var, /dev/shm) is memory of limited size that ends with it; the X socket is its
-only door, the host's files are not there. The X server has its own sandbox, so programs cannot signal or trace it. As
-root both run under an unused uid of their own, so that a way out of the walls leads nowhere and limits on processes
-hold. Needs bubblewrap 0.8 (`--size`, `--disable-userns`) and user namespaces: `refusal` says what is missing.
+what it can write (home, /tmp, /var/tmp, /run/user/1000, /dev/shm) is memory of limited size that ends with it; the X
+socket is its only door, the host's files are not there. The X server has its own sandbox, so programs cannot signal or
+trace it. As root both run under an unused uid of their own, so that a way out of the walls leads nowhere and limits on
+processes hold. Needs bubblewrap 0.8 (`--size`, `--disable-userns`) and user namespaces: `refusal` says what is missing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PASSWD = f"root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:{UID}:{UID}:user:{HOM
 GROUP = f"root:x:0:\nuser:x:{UID}:\n"
 SPARE_UID = 1_900_000_000  # far above what accounts use; + the server's pid
 MB = 1 << 20
+X_SERVER_MB = 768  # address space; at rest it uses 30
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,12 @@ def _bare(uid: int | None) -> list[str]:
 
 
 def x_server(sockets: Path, frames: Path, server: Sequence[str]) -> list[str]:
-    """Command of the X server's sandbox; it makes its socket in `sockets` and its frame file in `frames` (as /fb)."""
+    """Command of the X server's sandbox; it makes its socket in `sockets` and its frame file in `frames` (as /fb).
+
+    Its memory is limited (X_SERVER_MB): pixmaps and events that nobody reads are kept there, where no limit of the
+    programs counts them.
+    """
+    server = ["/bin/sh", "-c", f'ulimit -v {X_SERVER_MB * 1024}; exec "$@"', "sh", *server]
     return [
         *_bare(None),
         *("--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(sockets), "/tmp/.X11-unix", "--bind", str(frames), "/fb"),
@@ -80,22 +86,19 @@ def x_server(sockets: Path, frames: Path, server: Sequence[str]) -> list[str]:
     ]
 
 
-def programs(sockets: Path, limits: Limits, fds: dict[str, int], info_fd: int, order_fd: int) -> list[str]:
-    """Command of the programs' sandbox, running `init.py`. `fds`: open files by the path they appear under."""
+def programs(
+    sockets: Path, limits: Limits, fds: dict[str, int], info_fd: int, order_fd: int, filter_fd: int = -1
+) -> list[str]:
+    """Command of the programs' sandbox, running `init.py`. `fds`: open files by the path they appear under;
+    `filter_fd`: a filter of system calls (see `seccomp`). What programs can write to are mounts of their own, each of
+    which a reset empties; nothing else in there is writable."""
     command = _bare(None)
+    command += ["--seccomp", str(filter_fd)] if filter_fd >= 0 else []
     for name in ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for path, size in (("/tmp", limits.tmp_mb), ("/run", 64), ("/var", 64)):
+    for path, size in (("/tmp", limits.tmp_mb), (RUNTIME, 64), ("/var/tmp", 64)):
         command += ["--size", str(size * MB), "--tmpfs", path]
-    command += [
-        "--dir",
-        RUNTIME,
-        "--dir",
-        "/var/tmp",
-        "--ro-bind-try",
-        "/var/cache/fontconfig",
-        "/var/cache/fontconfig",
-    ]
+    command += ["--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"]
     for path, fd in fds.items():
         command += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", str(limits.tmp_mb * MB), "--tmpfs", "/dev/shm"]

@@ -115,14 +115,22 @@ def _serve(desktop: Desktop, a: argparse.Namespace, token: str) -> None:
         os.write(a.ready_fd, b"ready\n")
         os.close(a.ready_fd)
     if isinstance(desktop, slot.Slot):
-        for process in desktop.processes_of_ours:  # X server or sandbox gone: this slot is over, its owner sees it
-            threading.Thread(target=_leave_with, args=(process,), daemon=True).start()
+        for i in range(
+            len(desktop.processes_of_ours)
+        ):  # X server or sandbox gone: this slot is over, its owner sees it
+            threading.Thread(target=_leave_with, args=(desktop, i), daemon=True).start()
     while True:
         signal.pause()
 
 
-def _leave_with(process: object) -> None:
-    process.wait()  # type: ignore[attr-defined]
+def _leave_with(desktop: slot.Slot, index: int) -> None:
+    """End this server when a process of the desktop ends that was not replaced."""
+    process = None
+    while process is not desktop.processes_of_ours[index]:
+        process = desktop.processes_of_ours[index]
+        process.wait()
+        with desktop.replacing:
+            pass  # a reset takes its time to put another one there
     os.kill(os.getpid(), signal.SIGTERM)
 
 

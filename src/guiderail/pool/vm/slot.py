@@ -1,9 +1,9 @@
 """A slot's own desktop: X server, sandbox, session; made in a second, reset in less.
 
 Guarantees: after `reset` the screen is the same, pixel for pixel, as after the start, and nothing that ran before is
-left: programs are killed, every folder they could write to is emptied, the keyboard, the pointer and the root window
-are as at first. Where no sandbox can be made the programs run beside this process with a display and home of their own:
-`sandboxed` is False then, which is said aloud, since files, network and other programs are open to them.
+left: programs are killed, every folder they could write to is emptied, the X server is another one. Where no sandbox
+can be made the programs run beside this process with a display and home of their own: `sandboxed` is False then, which
+is said aloud, since files, network and other programs are open to them, and the X server stays.
 `start` must run in a thread that lives as long as the slot (bwrap dies with the thread that started it).
 """
 
@@ -17,12 +17,14 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from guiderail.pool.vm import home, sandbox
+from guiderail.pool.vm import home, sandbox, seccomp
 from guiderail.pool.vm.desktop import Desktop, applications
 from guiderail.pool.vm.guest import DirectGuest, GuestError, SandboxGuest, start
 from guiderail.pool.vm.sandbox import Limits
@@ -33,6 +35,7 @@ from guiderail.pool.vm.x11 import X11, XError
 log = logging.getLogger("guiderail.pool.vm")
 START_S = 30.0
 POLL_S = 0.004
+FRAME_FILE = "Xvfb_screen0"
 REST = Rule(quiet_s=0.08, limit_s=4.0)
 WHY_NO_WALLS = (
     "programs of this desktop are NOT isolated: %s. They have a display and a home of their own, but the files, the "
@@ -48,7 +51,9 @@ class Slot(Desktop):
     uid: int | None
     layout: dict[str, Any]
     folder: Path
-    processes_of_ours: list[subprocess.Popen[bytes]]
+    processes_of_ours: list[subprocess.Popen[bytes]]  # the X server first
+    starter: ThreadPoolExecutor  # its thread lives as long as the slot: what it starts may outlive who asked
+    replacing: threading.Lock  # held while the X server's process is exchanged
 
     def reset(self) -> None:
         """A fresh desktop; nothing to do for one that nobody has touched. Raises GuestError, XError."""
@@ -57,14 +62,37 @@ class Slot(Desktop):
             if self.untouched:
                 return
             if isinstance(self.guest, SandboxGuest):
+                self.guest.end_all()  # or one could reach the new X server
+                self._fresh_x()
                 self.guest.fresh(self.layout)
+                self.use(*self._connected())
             else:
                 _fresh_without_walls(self.guest, self.folder, self.layout)  # type: ignore[arg-type]
-            self.windows.silent.clear()
-            self.x.delete_properties(self.x.root)
+                self.windows.silent.clear()
+                self.x.delete_properties(self.x.root)
             self.input.release_all()
             self.begin_session()
             self.untouched = True
+
+    def _fresh_x(self) -> None:
+        """A new X server in place of the old one.
+
+        An old one keeps what programs told it: windows of clients that asked to outlive themselves, swapped buttons,
+        a keyboard without modifiers, a screen saver, who may connect.
+        """
+        self.x.close()
+        with self.replacing:
+            old = self.processes_of_ours[0]
+            old.kill()  # bwrap: the X server dies with it
+            old.wait()
+            (self.folder / "x" / "X0").unlink(missing_ok=True)
+            (self.folder / "fb" / FRAME_FILE).unlink()  # who still looks at the old one must not see it shrink
+            self.processes_of_ours[0] = self.starter.submit(_start_x, self.folder, self.uid, self.size).result()
+
+    def _connected(self) -> tuple[X11, FrameFile]:
+        """The new X server and its picture. Raises GuestError."""
+        x = _connect(str(self.folder / "x" / "X0"), b"", self.processes_of_ours[0], self.folder / "x.log")
+        return x, FrameFile(self.folder / "fb" / FRAME_FILE)
 
     def begin_session(self) -> None:
         """Message bus, window manager, desktop, panel; returns when they stand still. Raises GuestError, XError."""
@@ -90,6 +118,7 @@ class Slot(Desktop):
     def close(self) -> None:
         """End everything. Idempotent."""
         super().close()
+        self.starter.shutdown(wait=False)
         self.guest.close()  # type: ignore[attr-defined]
         for process in self.processes_of_ours:
             process.kill()
@@ -138,8 +167,7 @@ def _with_walls(
     if uid is not None:
         folder.chmod(0o711)  # its own uid may pass, not look around
     as_user = sandbox.as_user(uid)
-    command = sandbox.x_server(sockets, frames, ["Xvfb", ":0", *_x_arguments(size, "/fb"), "-ac"])
-    ours.append(_popen(command, folder / "x.log", (), as_user))
+    ours.append(_start_x(folder, uid, size))
     guest_process, here, info = _begin_programs(sockets, folder / "programs.log", limits, as_user)
     ours.append(guest_process)
     importlib.import_module("numpy")  # what takes time is done while the others start
@@ -162,6 +190,13 @@ def _with_walls(
     return slot
 
 
+def _start_x(folder: Path, uid: int | None, size: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """The X server in its sandbox, on its way."""
+    server = ["Xvfb", ":0", *_x_arguments(size, "/fb"), "-ac"]
+    command = sandbox.x_server(folder / "x", folder / "fb", server)
+    return _popen(command, folder / "x.log", (), sandbox.as_user(uid))
+
+
 def _begin_programs(
     sockets: Path, log_file: Path, limits: Limits, as_user: dict[str, object]
 ) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
@@ -177,20 +212,22 @@ def _begin_programs(
         "/etc/machine-id": "0" * 31 + "1\n",
         "/etc/hostname": "desktop\n",
     }
-    fds = {path: _memory_file(text) for path, text in texts.items()}
+    fds = {path: _memory_file(text.encode()) for path, text in texts.items()}
+    refused = seccomp.program()
+    filters = [_memory_file(refused)] if refused else []
     try:
-        command = sandbox.programs(sockets, limits, fds, told, there.fileno())
-        process = _popen(command, log_file, (told, there.fileno(), *fds.values()), as_user)
+        command = sandbox.programs(sockets, limits, fds, told, there.fileno(), *filters)
+        process = _popen(command, log_file, (told, there.fileno(), *fds.values(), *filters), as_user)
     finally:
         there.close()
-        for fd in (told, *fds.values()):
+        for fd in (told, *fds.values(), *filters):
             os.close(fd)
     return process, here, info
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(data: bytes) -> int:
     fd = os.memfd_create("guiderail", 0)
-    os.write(fd, text.encode())
+    os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
@@ -242,7 +279,8 @@ def _slot(
     limits: Limits,
     ours: list[subprocess.Popen[bytes]],
 ) -> Slot:
-    slot = Slot(x, FrameFile(frames / "Xvfb_screen0"), guest, rule)
+    slot = Slot(x, FrameFile(frames / FRAME_FILE), guest, rule)
+    slot.starter, slot.replacing = ThreadPoolExecutor(1), threading.Lock()
     slot.folder, slot.limits, slot.processes_of_ours, slot.uid = folder, limits, ours, None
     return slot
 

@@ -17,6 +17,7 @@ PING_LIMIT_S = 0.5
 PATIENCE = 3
 PING_SLICE_S = 0.002
 SOURCE_PAGER = 2
+MOST = 500
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Windows:
         return found[0] if found else 0
 
     def all(self) -> list[WindowInfo]:
-        """All windows, oldest first."""
+        """All windows, oldest first; at most MOST."""
         active, found = self.active(), []
-        for window in self.x.numbers(self.x.root, "_NET_CLIENT_LIST"):
+        for window in self.x.numbers(self.x.root, "_NET_CLIENT_LIST")[:MOST]:  # any program can write that list
             try:
                 found.append(self._info(window, active))
             except XError:

@@ -22,7 +22,8 @@ CHROME = f"{HOME}/.config/google-chrome"
 
 @dataclass(frozen=True)
 class Source:
-    """Where getters fetch from and to: `folder` is for the files of this getter, `steps` for what steps printed."""
+    """Where getters fetch from and to: `folder` is for the files of this getter, `steps` for what steps printed, and
+    beside it in `files` lie those that the task brought along."""
 
     guest: Guest
     assets: AssetCache
@@ -94,6 +95,11 @@ async def _cache_file(s: Source, c: Json) -> Fetched:
     return Fetched(str(path) if path.is_file() else None)
 
 
+async def _setup_file(s: Source, c: Json) -> Fetched:
+    """Ours: a file that setup put into the guest, as it was then: the guest's own is the agent's to change."""
+    return Fetched(str(s.steps.parent / "files" / c["path"]))
+
+
 async def _command(s: Source, c: Json) -> Fetched:
     return Fetched((await s.guest.execute(c["command"], is_true(c.get("shell")))).output)
 
@@ -159,6 +165,7 @@ FETCHERS: dict[str, Fetcher] = {
     "vm_file": _vm_file,
     "cloud_file": _cloud_file,
     "cache_file": _cache_file,
+    "setup_file": _setup_file,
     "vm_command_line": _command,
     "vm_command_error": _command_error,
     "vm_terminal_output": _terminal,

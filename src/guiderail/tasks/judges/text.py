@@ -170,8 +170,10 @@ def is_utc_0(result: str | None) -> float:
 
 
 def check_moved_jpgs(tree: Mapping[str, Any] | None, rules: Rules) -> float:
-    """1 when a folder holds exactly the files rules["expected"]."""
-    names = sorted(str(child["name"]) for child in (tree or {}).get("children", []))
+    """1 when a folder (0 when it is none) holds exactly the files rules["expected"]."""
+    if tree is None:
+        return 0.0
+    names = sorted(str(child["name"]) for child in tree.get("children", []))
     return float(names == sorted(rules["expected"]))
 
 
