@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from guiderail.workflow.spec import Job, Spec
 
 class StatusError(Explained, RuntimeError):
     """An engine could not be asked."""
+
+
+class Busy(StatusError):
+    """DVC holds a job that a stage is at work on."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,38 @@ def changes(entry: Any) -> str:
     return "; ".join(said)
 
 
-def ask_dvc() -> dict[str, Any] | None:
-    """Job -> changes, of the jobs that are not up to date. None without DVC. Raises StatusError."""
+def ask_dvc(jobs: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Job -> changes, of those of `jobs` (None: all) that are not up to date. None without DVC. Raises StatusError,
+    Busy where a stage is at work on one of them."""
     dvc = dvc_command()
     if not dvc:
         return None
-    done = subprocess.run([*dvc, "status", "--json"], env=environment(), capture_output=True, text=True, check=False)
+    if jobs is not None and not jobs:
+        return {}
+    command = [*dvc, "status", "--json", *(jobs or ())]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StatusError(f"`dvc status` failed: {' '.join((done.stderr or done.stdout).split())[-500:]}")
+        said = " ".join((done.stderr or done.stdout).split())
+        if "is busy" in said:
+            raise Busy("DVC is at work; ask again in a moment")
+        raise StatusError(f"`dvc status` failed: {said[-500:]}")
     return dict(json.loads(done.stdout or "{}"))
+
+
+def ask_dvc_at_work(spec: Spec) -> dict[str, Any] | None:
+    """`ask_dvc` while stages may be running: they, and what is below them, are not asked for, since DVC would refuse.
+    None as well where DVC has begun a stage that does not hold its lock yet."""
+    for _ in range(3):
+        running = {j.address for j in spec.jobs() if held(output_lock(WORK, Path(spec.job_outs(j)[0])))}
+        free = vouched(spec, running)
+        try:
+            found = ask_dvc(free if running else None)
+        except Busy:
+            time.sleep(1)
+            continue
+        waiting = {j.address: ["a stage above it is running"] for j in spec.jobs() if j.address not in free}
+        return None if found is None else waiting | found
+    return None
 
 
 def ask_snakemake() -> set[str] | None:
@@ -92,6 +119,9 @@ def ask_snakemake() -> set[str] | None:
         return None
     command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode and "is busy" in done.stderr + done.stdout:  # DVC is at work: go by Snakemake's own books
+        alone = environment() | {"GUIDERAIL_LEDGER": "off"}
+        done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
     if done.returncode:
         raise StatusError(f"`snakemake -n` failed: {' '.join(text.split())[-500:]}")
@@ -130,7 +160,7 @@ def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None
         told = [f"since {time.strftime('%H:%M:%S', time.localtime(note.began))}, process {note.pid}"] if note else []
         return Row(job.address, "running", ", ".join([*told, *filter(None, [step_of(work) if work else ""])]), out, smk)
     there = Path(out).exists()
-    dirty = job.address in dvc if dvc is not None else not there
+    dirty = job.address in dvc if dvc is not None else not there or smk == "would run"
     if not dirty:
         return Row(job.address, "done", "", out, smk)
     if note is not None and work is not None:
@@ -146,7 +176,7 @@ def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None
 def collect() -> list[Row]:
     """A row for each job of the sweep, in the order of the chain."""
     spec = Spec.read()
-    dvc, ahead, left = ask_dvc(), ask_snakemake(), notes(WORK)
+    dvc, ahead, left = ask_dvc_at_work(spec), ask_snakemake(), notes(WORK)
     if dvc is not None:
         dvc = with_those_below(spec, dvc)
     return [row(job, spec, dvc, ahead, left) for job in spec.jobs()]

@@ -50,6 +50,27 @@ def test_the_life_of_a_chain(project):
     assert found["sft@0"] == ("stale", "a stage above it is not up to date", "would run")
 
 
+def test_while_dvc_runs_a_stage(project):
+    """DVC locks what it works on and refuses to be asked about it."""
+    p = project
+    p.set("sweep.recipe", ["grpo"])
+    p.set("sweep.seed", [0])
+    p.dvc("repro", "--single-item", "provision")
+    p.ran()
+    running = p.popen("dvc", "repro", "--single-item", "demos", DUMMY_SLEEP="60")
+    try:
+        deadline = time.monotonic() + 60
+        while "demos" not in p.log.read_text():
+            assert time.monotonic() < deadline and running.poll() is None
+            time.sleep(0.1)
+        found = state(p)
+        assert found["provision"] == ("done", "", "up to date")
+        assert found["demos"][0] == "running" and found["sft@0"][0] == "to do"
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
 def test_the_table_counts_what_each_engine_would_do():
     rows = [Row("sft@0", "done", "", "a", "up to date"), Row("rl@grpo-0", "stale", "rl.lr modified", "b", "would run")]
     assert show(rows, False).splitlines()[:2] == ["sft@0      done", "rl@grpo-0  stale   rl.lr modified"]

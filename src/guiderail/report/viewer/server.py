@@ -224,8 +224,8 @@ def replay_commands(found: Mapping[str, Any], results: Path) -> dict[str, str | 
     """The commands that play an episode again: its recorded actions, and (where its weights were kept) the policy."""
     key = found["key"].removeprefix("live/") if not found["live"] else found["key"]
     command = f"guiderail replay {shlex.quote(key)}"
-    if results.name != "results":
-        command += f" --results {shlex.quote(results.name)}"
+    if results.resolve() != Path("results").resolve():
+        command += f" --results {shlex.quote(str(results))}"
     kept = found["kind"] == "evaluation" or (
         found["kind"] == "rollout" and found["iteration"] == 0 and not found["live"]
     )
