@@ -20,7 +20,7 @@ smoke: setup  ## the whole chain in a scratch copy, small enough for CI
 	scripts/smoke
 
 test: setup  ## all tests but the end-to-end chain
-	python -m pytest -m "not e2e"
+	python -m pytest -m "not e2e" -n 2 --dist loadfile
 
 e2e: setup  ## the end-to-end chain under both engines
 	python -m pytest -m e2e
