@@ -83,9 +83,8 @@ def _preset(args: argparse.Namespace) -> None:
 
 
 def _check_options(p: argparse.ArgumentParser) -> None:
-    from guiderail.stages.capacity_check import command_options
-
-    command_options(p)
+    p.add_argument("--preset", metavar="NAME", help="check this preset instead of params.yaml; `all`: every one")
+    p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -71,7 +71,7 @@ def test_provision_makes_nothing_without_consent(cloud: Realm, tmp_path: Path) -
     tree["env"] |= {"provider": "aliyun", "cloud": cloud.params().model_dump()}
     tree["tracking"]["enabled"] = False
     params.write_text(yaml.safe_dump(tree))
-    for name in ("dvc.yaml", "src", "assets", "workflow"):
+    for name in ("dvc.yaml", "src", "assets", "workflow", "plugins"):
         (tmp_path / name).symlink_to(ROOT / name)
     done = subprocess.run(
         [sys.executable, "-m", "guiderail", "provision", "--params", str(params)],

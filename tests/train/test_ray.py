@@ -145,6 +145,7 @@ class Trick:
 
 
 def test_a_crew_replaces_the_dead_raises_errors_as_they_are_and_gives_up(cluster):
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
     crew = Crew(Trick, (), reserve(TRAINER), 0, 2, False, 2)
     pids = crew.wait(60)
     os.kill(pids[0], signal.SIGKILL)

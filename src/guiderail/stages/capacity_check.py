@@ -19,12 +19,6 @@ from guiderail.stages import checks
 from guiderail.workflow import presets
 
 
-def command_options(p: argparse.ArgumentParser) -> None:
-    """Options of the command."""
-    p.add_argument("--preset", metavar="NAME", help="check this preset instead of params.yaml; `all`: every one")
-    p.add_argument("--params", default="params.yaml", metavar="FILE", help="parameters (default: params.yaml)")
-
-
 def shape_of(p: Params) -> tuple[Shape, str]:
     """(shape, where it is from): the folder's own, or that of the Hub's model of its name. Raises ParamError."""
     folder = Path(p.model.path)
