@@ -47,14 +47,14 @@ def cluster(tmp_path_factory):
     try:
         address = head.stdout.readline().strip()
         assert address.startswith("127.0.0.1:"), log.read_text()
+        below = psutil.Process(head.pid).children(recursive=True)
+        names = " ".join(p.name() for p in below)
+        assert "gcs_server" in names and "raylet" in names
         with ray_cluster(TRAINER.model_copy(update={"address": address}), log):
             yield SimpleNamespace(address=address, head=head)
     finally:
-        below = psutil.Process(head.pid).children(recursive=True)
-        names = " ".join(p.name() for p in below)
         head.kill()
         head.wait()
-    assert "gcs_server" in names and "raylet" in names
     _, alive = psutil.wait_procs(below, timeout=60)
     assert alive == [], "processes outlive a stage that was killed"
     assert not list(Path("/dev/shm").glob(f"*{head.pid}*"))
