@@ -29,11 +29,17 @@ asyncio.run(main())
 """
 
 
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def gone(pids: list[int], timeout_s: float = 20) -> bool:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
-        alive = [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
-        if not alive:
+        if not any(alive(p) for p in pids):
             return True
         time.sleep(0.05)
     return False

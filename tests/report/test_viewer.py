@@ -86,8 +86,8 @@ def test_an_episode_has_all_that_was_stored_and_says_what_was_not(world):
     assert step["tokens"]["behaviour"] == [-0.1, -2.0, -0.01] and step["advantage"] == 0.5
     assert step["tokens"]["trainer"] == pytest.approx([-0.1, -1.9, -0.01]) and step["tokens"]["texts"] is None
     assert step["sampling"]["seed"] == str(2**62 + 1) and step["votes"] is None and "votes" in found["missing"]
-    assert found["replay"] == {"recorded": f"guiderail replay {RUN}/{GROUP}/0/0",
-                               "policy": f"guiderail replay {RUN}/{GROUP}/0/0 --policy"}  # fmt: skip
+    command = f"guiderail replay {RUN}/{GROUP}/0/0 --results {world.root / 'results'}"
+    assert found["replay"] == {"recorded": command, "policy": f"{command} --policy"}
     other = world.client.get(f"/api/episode?key={RUN}/{GROUP}/1/0").json()
     assert other["steps"][3]["parse_error"] == "no call in the text" and other["steps"][3]["action"] is None
     assert "trainer" in other["missing"] and other["steps"][0]["tokens"]["trainer"] is None

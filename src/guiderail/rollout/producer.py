@@ -102,7 +102,7 @@ class Producer:
                 self._begin(version)
             self.versions.put(version, weights)
             self._newest = self._turn = version
-            self.versions.prune(version, self.max_staleness)
+            self.versions.prune(version, self.max_staleness, {o.version for o in self._playing.values()})
             self._changed.notify_all()
 
     def saved(self, version: int) -> None:

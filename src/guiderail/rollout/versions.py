@@ -1,13 +1,13 @@
 """The newest versions of the trained weights on disk, for workers and for a resumed run.
 
-Guarantees: a file is whole and on disk once `put` returns; kept are the versions that a rollout may still be of, now or
-after a resume from the last saved state, and no others.
+Guarantees: a file is whole and on disk once `put` returns; kept are the versions that a rollout is or may still be of,
+now or after a resume from the last saved state, and no others.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -50,10 +50,12 @@ class Versions:
             if version > step:
                 file.unlink()
 
-    def prune(self, newest: int, behind: int) -> None:
-        """Remove what is more than `behind` versions before `newest`, but for `saved` and the `behind` before it."""
+    def prune(self, newest: int, behind: int, in_play: Collection[int] = ()) -> None:
+        """Remove what is more than `behind` versions before `newest`, but for `saved`, the `behind` before it, and
+        `in_play`: a worker may still have to read those."""
         for version, file in self._all():
-            if version < newest - behind and not self.saved - behind <= version <= self.saved:
+            old = version < newest - behind and version not in in_play
+            if old and not self.saved - behind <= version <= self.saved:
                 file.unlink()
 
     def _all(self) -> list[tuple[int, Path]]:
