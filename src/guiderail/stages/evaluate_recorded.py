@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,14 @@ def play(ctx: StageContext, subjects: list[bench.Subject], benchmark: str, cache
     protocol, p = PROTOCOLS[benchmark], ctx.params.evaluate
     own = benchmark == "sop"
     trials = recorded.own_trials(paths.demos() / "recorded", p) if own else recorded.android_trials(p, protocol)
+    frames = ctx.work / "frames"
+    frames.mkdir(exist_ok=True)
     results, summaries = {}, {}
     with ctx.progress(len(trials.recordings) * len(subjects), "trajectories") as bar:
         for subject in subjects:
             lines, result = _measure(ctx, subject, trials, protocol, cache / "recorded", bar)
-            results[subject.name] = result
+            _keep_frames(trials, lines, result, p.film_strips, frames)
+            results[subject.name] = replace(result, frames=frames)
             by_split: dict[str, list[dict[str, Any]]] = {}
             for line in lines:
                 by_split.setdefault(trials.tasks[line["episode_id"]].split, []).append(line)
@@ -70,7 +74,7 @@ def _measure(
         "code": bench.code_digest(CODE),
     }
     digest = sop.config_digest(trials.recordings, identity, protocol, "guiderail", trials.rules)
-    file, shown, tokens = cache / f"{digest[:32]}.jsonl", 0, 0
+    file, shown = cache / f"{digest[:32]}.jsonl", 0
     cache.mkdir(parents=True, exist_ok=True)
 
     def done(finished: int, total: int) -> None:
@@ -90,9 +94,22 @@ def _measure(
                 predict = PolicyPredict(batcher, builder, frames, trials.png, p.evaluate.temperature, subject.seed)
                 options: dict[str, Any] = {"protocol": protocol, "rules": trials.rules}
                 lines = sop.run(trials.recordings, predict, file, identity, workers=WORKERS, done=done, **options)
-            tokens = batcher.tokens
     done(len(trials.recordings), len(trials.recordings))
     shutil.copyfile(file, ctx.out / f"{subject.name}.jsonl")
     rows = recorded.table(lines, trials, subject.name)
-    steps = 0 if remembered else int(rows["steps"].sum())
-    return lines, bench.Result(rows, {}, steps, tokens, time.perf_counter() - started, cache, [], remembered)
+    steps, tokens = int(rows["steps"].sum()), int(rows["tokens"].sum())
+    return lines, bench.Result(
+        rows, {}, steps, tokens, time.perf_counter() - started, cache, [], remembered, replay_steps=steps
+    )
+
+
+def _keep_frames(
+    trials: recorded.Trials, lines: list[dict[str, Any]], result: bench.Result, count: int, folder: Path
+) -> None:
+    """Put the frames of `count` trajectories that are worth a look into `folder`, as <sha256>.png."""
+    chosen = {task for _, task, _ in bench.choose_strips(result.rows, count)}
+    by_id = {r.id: r for r in trials.recordings}
+    for line in lines:
+        if trials.tasks[line["episode_id"]].id in chosen:
+            for said, step in zip(line["steps"], by_id[line["episode_id"]].steps, strict=False):
+                (folder / f"{said['frame']}.png").write_bytes(trials.png(step.frame))

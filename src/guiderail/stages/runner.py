@@ -250,7 +250,7 @@ def execute(
                     engine_url=attach.engine_url,
                 )
                 stage_function(job.stage)(ctx, **job.axes)
-                cost = meter.stop()
+                cost = meter.stop() | {f"remembered_{k}": v for k, v in ctx.remembered.items()}
                 tracker.log_cost(cost)
                 curves = work / "curves.jsonl"
                 if curves.exists() and not (out / "curves.jsonl").exists():
