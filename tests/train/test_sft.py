@@ -88,7 +88,11 @@ def test_killed_and_resumed_is_bitwise_the_same(tmp_path, mode):
         run_sft(tmp_path / "b", sft, on_step=fail)
     assert load_state(tmp_path / "b").step == 4
     two, rest, again, _ = run_sft(tmp_path / "b", sft)
-    assert two == one and again.optimizer_steps == totals.optimizer_steps == 6 and again.trained_tokens == totals.trained_tokens
+    assert (
+        two == one
+        and again.optimizer_steps == totals.optimizer_steps == 6
+        and again.trained_tokens == totals.trained_tokens
+    )
     assert {i: rest.rows[i]["loss"] for i in (4, 5)} == {i: log.rows[i]["loss"] for i in (4, 5)}
 
 

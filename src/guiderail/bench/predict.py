@@ -125,7 +125,14 @@ class PolicyPredict:
         self._said[query.episode, query.step] = completion.ids
         said = read_answer(codec, completion.text)
         return Prediction(
-            said.action, completion.text, said.problem, said.thought, completion.ids, completion.logprobs, frame, seconds
+            said.action,
+            completion.text,
+            said.problem,
+            said.thought,
+            completion.ids,
+            completion.logprobs,
+            frame,
+            seconds,
         )
 
     def _see(self, context: Context, query: Query, name: str) -> tuple[Codec, str]:

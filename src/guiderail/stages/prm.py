@@ -130,8 +130,8 @@ def tell(ctx: StageContext, found: dict[str, Any]) -> None:
     ctx.say(f"held-out templates: AUROC {shown}, n = {found['n']}, ECE {found['ece']}, accuracy {found['accuracy']}")
     if gain["mean"] is not None:
         ctx.say(
-            f"a table of the told facts alone: AUROC {facts:.3f}; the model is {gain['mean']:+.3f} "
-            f"[{gain['lo']:+.3f}, {gain['hi']:+.3f}] of that"
+            f"a table of the told facts alone has AUROC {facts:.3f}: the model's less that is {gain['mean']:+.3f} "
+            f"[{gain['lo']:+.3f}, {gain['hi']:+.3f}]"
         )
 
 

@@ -78,7 +78,8 @@ def train(
 
     def save() -> None:
         save_state(
-            work, State(totals.optimizer_steps, {"weights": learner.weights(), "optimizer": learner.state()}, asdict(totals))
+            work,
+            State(totals.optimizer_steps, {"weights": learner.weights(), "optimizer": learner.state()}, asdict(totals)),
         )
 
     with Stop() as stop:
@@ -97,7 +98,11 @@ def train(
             )
             log.log(metrics | {"epoch": step / per_epoch}, step)
             on_step(step, metrics)
-            if totals.optimizer_steps % sft.save_every == 0 or totals.optimizer_steps == total or stop.signum is not None:
+            if (
+                totals.optimizer_steps % sft.save_every == 0
+                or totals.optimizer_steps == total
+                or stop.signum is not None
+            ):
                 save()
             stop.check()
     return totals
