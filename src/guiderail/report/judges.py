@@ -96,7 +96,7 @@ def reading(frame: pd.DataFrame) -> tuple[str, str, pd.DataFrame]:
     note = (
         "Steps on held-out templates, labelled by the state judge. AUROC 0.5 is chance; the majority class is what a "
         "judge that always says the same would get. Facts alone: how often train steps with the same told facts (kind "
-        "of step, whether and where the screen changed, whether the agent repeats itself) were good; a judge that is no "
-        "better than this table has learned nothing from the frames and the words."
+        "of step, whether and where the screen changed, whether the agent repeats itself) were good; a judge that is "
+        "no better than this table has learned nothing from the frames and the words."
     )
     return "Process reward model", note, pd.DataFrame(lines)
