@@ -1,7 +1,7 @@
 """The evaluate stage on a recorded benchmark: lines of every checkpoint, numbers, and the same outputs as on pages.
 
 Writes <checkpoint>.jsonl (one line per trajectory, with what was predicted) and recorded.json (SOP and step metrics
-with intervals). Lines are kept in .work/eval-cache/recorded under a digest of everything that can change them, so a
+with intervals, and what the format can reach at best). Lines are kept in .work/eval-cache/recorded under a digest of everything that can change them, so a
 killed run goes on with the next trajectory, and base and SFT are played once for all recipes.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 
 from filelock import FileLock
 
+from guiderail.actions.codec import get_codec
 from guiderail.bench import evaluate as bench
-from guiderail.bench import recorded, sop, sop_metrics
+from guiderail.bench import expressible, recorded, sop, sop_metrics
 from guiderail.bench.predict import Batcher, PolicyPredict
 from guiderail.bench.protocols import PROTOCOLS, Protocol
 from guiderail.models.frames import FrameStore
@@ -38,7 +39,8 @@ def play(ctx: StageContext, subjects: list[bench.Subject], benchmark: str, cache
     trials = recorded.own_trials(paths.demos() / "recorded", p) if own else recorded.android_trials(p, protocol)
     frames = ctx.work / "frames"
     frames.mkdir(exist_ok=True)
-    results, summaries = {}, {}
+    results: dict[str, bench.Result] = {}
+    summaries: dict[str, Any] = {}
     with ctx.progress(len(trials.recordings) * len(subjects), "trajectories") as bar:
         for subject in subjects:
             lines, result = _measure(ctx, subject, trials, protocol, cache / "recorded", bar)
@@ -51,7 +53,13 @@ def play(ctx: StageContext, subjects: list[bench.Subject], benchmark: str, cache
                 split: sop_metrics.summary(part, draws=p.bootstrap, confidence=p.confidence)
                 for split, part in by_split.items()
             }
+    codec = get_codec(ctx.params.prompt.codec)
+    at_best = expressible.ceiling(trials.recordings, lambda s: expressible.sayable(s, codec, trials.rules))
+    if at_best["lost"]:
+        gaps = ", ".join(f"{n} {kind}" for kind, n in at_best["lost"].items())
+        ctx.say(f"codec {codec.name} cannot say {gaps} of {at_best['steps']} expected actions; recorded.json has more")
     found = {"protocol": protocol, "data": trials.about, "checkpoints": summaries}
+    found["at_best"] = {"codec": codec.name} | at_best
     (ctx.out / "recorded.json").write_text(json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
     return results
 
