@@ -56,9 +56,10 @@ def at_best(bench: Bench) -> str:
     if not found or not found["lost"]:
         return ""
     gaps = ", ".join(f"{n} {kind}" for kind, n in found["lost"].items())
+    tsr, pg, right = (percent(found[k]) for k in ("tsr", "pg", "right"))
     return (
         f" Codec {found['codec']} has no form for {gaps} of {found['steps']} expected actions: a policy that is right "
-        f"wherever it can be gets TSR {percent(found['tsr'])}, PG {percent(found['pg'])}, steps {percent(found['right'])}."
+        f"wherever it can be gets TSR {tsr}, PG {pg}, {right} of the steps."
     )
 
 

@@ -1,8 +1,9 @@
 """The evaluate stage on a recorded benchmark: lines of every checkpoint, numbers, and the same outputs as on pages.
 
 Writes <checkpoint>.jsonl (one line per trajectory, with what was predicted) and recorded.json (SOP and step metrics
-with intervals, and what the format can reach at best). Lines are kept in .work/eval-cache/recorded under a digest of everything that can change them, so a
-killed run goes on with the next trajectory, and base and SFT are played once for all recipes.
+with intervals, and what the format can reach at best). Lines are kept in .work/eval-cache/recorded under a digest of
+everything that can change them, so a killed run goes on with the next trajectory, and base and SFT are played once for
+all recipes.
 """
 
 from __future__ import annotations
