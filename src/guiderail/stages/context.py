@@ -101,7 +101,7 @@ class StageContext:
     env_pool_url: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     bill: dict[str, float] = field(default_factory=dict)
-    remembered: dict[str, int] = field(default_factory=dict)
+    remembered: dict[str, float] = field(default_factory=dict)
     yes: bool = False
     engine_url: str = ""
 
@@ -121,7 +121,7 @@ class StageContext:
             self.bill[name] = self.bill.get(name, 0.0) + float(totals[name])
         self.tracker.log_cost({f"pool.{k}": v for k, v in self.bill.items()})
 
-    def remember(self, costs: Mapping[str, int]) -> None:
+    def remember(self, costs: Mapping[str, float]) -> None:
         """Say what of the costs in metrics.json was not spent now but came from a cache (provenance.json tells it)."""
         for name, value in costs.items():
             self.remembered[name] = self.remembered.get(name, 0) + value
