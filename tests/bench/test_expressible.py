@@ -72,7 +72,7 @@ def test_ceilings_of_the_evaluation_file():
     assert (round(100 * shut["tsr"], 2), round(100 * shut["pg"], 2)) == (60.66, 60.67)
     both = ceiling(found, lambda s: not isinstance(s.expected.action, Open | LongPress))
     assert (round(100 * both["tsr"], 2), round(100 * both["pg"], 2)) == (60.21, 60.31)
-    for name in ("ui_s1", "qwen25vl", "guiderail", "generic_v2"):
+    for name in ("ui_s1", "qwen25vl", "guiderail"):
         codec = get_codec(name)
         assert ceiling(found, lambda s, codec=codec: sayable(s, codec))["lost"] == {}, name
     codec = get_codec("agentcpm")
