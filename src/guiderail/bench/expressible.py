@@ -11,22 +11,38 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from guiderail.actions.codec import Codec, NotExpressible
-from guiderail.actions.types import Action, Click, Open, Parsed
+from guiderail.actions.codec import Codec
+from guiderail.actions.types import Action, Click, Drag, LongPress, Open, Parsed, Scroll, Wait
 from guiderail.rewards.match import RULES, Rules, match
-from guiderail.tasks.recorded import RecordedStep, Recording
+from guiderail.tasks.recorded import RecordedStep, Recording, scroll_direction
+
+WHEEL: dict[str, tuple[int, int]] = {"up": (0, -5), "down": (0, 5), "left": (-5, 0), "right": (5, 0)}
+
+
+def answers(step: RecordedStep) -> list[Action]:
+    """The expert's action and others that may count as the same: a click into the icon of an app, the wheel for a
+    swipe, the usual duration."""
+    action = step.expected.action
+    found: list[Action] = [action]
+    if isinstance(action, Open):
+        found += [Click(min(1.0, (a + c) / 2), min(1.0, (b + d) / 2)) for a, b, c, d in step.expected.boxes]
+    elif isinstance(action, LongPress):
+        found.append(LongPress(action.x, action.y, 1.0))
+    elif isinstance(action, Wait):
+        found.append(Wait(1.0))
+    elif isinstance(action, Drag):
+        side = step.expected.direction or scroll_direction(action, step.width, step.height)
+        found += [Scroll(0.5, 0.5, *WHEEL[side])] if side else []
+    return found
 
 
 def sayable(step: RecordedStep, codec: Codec, rules: Rules = RULES) -> bool:
-    """Whether `codec` can say the expert's action, or a click into the icon that counts as the same."""
-    tries: list[Action] = [step.expected.action]
-    if isinstance(tries[0], Open):
-        tries += [Click((x1 + x2) / 2, (y1 + y2) / 2) for x1, y1, x2, y2 in step.expected.boxes]
+    """Whether `codec` can say something that scores as the expert's action does."""
     here = codec.at(step.width, step.height)
-    for action in tries:
+    for action in answers(step):
         try:
             said = here.parse(here.render(action))
-        except NotExpressible:
+        except ValueError:  # no form for it, or a point of the file that is off the screen
             continue
         if isinstance(said, Parsed) and match(said.action, step.expected, step.width, step.height, rules).exact:
             return True
