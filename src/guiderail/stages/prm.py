@@ -127,7 +127,8 @@ def tell(ctx: StageContext, found: dict[str, Any]) -> None:
     values = {"auroc": area["mean"], "facts_auroc": facts, "accuracy": found["accuracy"], "ece": found["ece"]}
     ctx.tracker.log({f"prm.{k}": float(v) for k, v in values.items() if v is not None}, 0)
     shown = "none" if area["mean"] is None else f"{area['mean']:.3f} [{area['lo']:.3f}, {area['hi']:.3f}]"
-    ctx.say(f"held-out templates: AUROC {shown}, n = {found['n']}, ECE {found['ece']}, accuracy {found['accuracy']}")
+    ece, right = ("none" if found[k] is None else f"{found[k]:.3f}" for k in ("ece", "accuracy"))
+    ctx.say(f"held-out templates: AUROC {shown}, n = {found['n']}, ECE {ece}, accuracy {right}")
     if gain["mean"] is not None:
         ctx.say(
             f"a table of the told facts alone has AUROC {facts:.3f}: the model's less that is {gain['mean']:+.3f} "
