@@ -16,7 +16,7 @@ from conftest import Project
 from guiderail.cli import build
 from guiderail.errors import Explained
 from guiderail.params import ParamError, Params
-from guiderail.stages import runner
+from guiderail.stages import execution, guard
 from guiderail.stages.meter import Meter
 from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job
@@ -212,13 +212,13 @@ def test_provenance_says_where_it_came_from_but_not_on_which_machine(slow):
 
 def test_undeclared_parameters_cannot_be_read():
     params = Params()
-    view = runner.guarded(params, "sft@0", ["sft", "prompt", "model.path"])
+    view = guard.guarded(params, "sft@0", ["sft", "prompt", "model.path"])
     assert view.sft == params.sft
     assert view.model.path == params.model.path
     assert view.env.slots == params.env.slots
     with pytest.raises(ParamError, match=r"stage sft@0 reads params\.rl, which dvc\.yaml does not list"):
         _ = view.rl
-    view = runner.guarded(params, "rl@grpo-0", ["rl", "recipes.grpo"])
+    view = guard.guarded(params, "rl@grpo-0", ["rl", "recipes.grpo"])
     assert view.rl_for("grpo").lr == params.rl.lr
 
 
@@ -319,7 +319,7 @@ def test_publish_replaces_as_a_whole(tmp_path):
     (final / "old").touch()
     out.mkdir()
     (out / "new").touch()
-    runner.publish(out, final)
+    execution.publish(out, final)
     assert [f.name for f in final.iterdir()] == ["new"]
     assert [f.name for f in final.parent.iterdir()] == ["final"]
 
@@ -348,7 +348,7 @@ def test_only_the_services_that_can_be_attached_are_offered(command, wanted):
     (sub,) = (a for a in build()._actions if a.dest == "command")
     offered = {o for action in sub.choices[command]._actions for o in action.option_strings if o.endswith("-url")}
     assert offered == wanted
-    assert wanted <= {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(runner.Attach)}
+    assert wanted <= {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(execution.Attach)}
 
 
 def test_context_progress_without_terminal(tmp_path, capsys):

@@ -7,6 +7,7 @@ appear.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -20,8 +21,8 @@ from guiderail.report.summary import Tree
 
 def summary(data: ReportData) -> Tree:
     """`prm.<recipe>.<seed>`: the figures over all held-out steps."""
-    names = ("n", "good", "unread", "invalid_votes", "auroc", "accuracy", "majority", "ece", "brier", "facts")
-    names += ("over_facts",)
+    names = ["n", "good", "unread", "invalid_votes", "auroc", "accuracy", "majority", "ece", "brier"]
+    names += ["facts", "over_facts"]
     tree: Tree = {}
     for (recipe, seed), found in data.prm.items():
         tree.setdefault(recipe, {})[str(seed)] = {k: found[k] for k in names if k in found}
@@ -78,7 +79,7 @@ def table(data: ReportData) -> pd.DataFrame:
 def reading(frame: pd.DataFrame) -> tuple[str, str, pd.DataFrame]:
     """(heading, note, table of texts) for the pages."""
 
-    def area(r: dict[str, Any], name: str, sign: str = "") -> str:
+    def area(r: Mapping[Any, Any], name: str, sign: str = "") -> str:
         missing = r[name] is None or pd.isna(r[name])
         return "n/a" if missing else f"{r[name]:{sign}.3f} [{r[f'{name}_lo']:{sign}.3f}, {r[f'{name}_hi']:{sign}.3f}]"
 
