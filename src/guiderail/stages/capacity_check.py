@@ -35,7 +35,7 @@ def shape_of(p: Params) -> tuple[Shape, str]:
     if found.bias:
         raise ParamError(
             f"model.path = {p.model.path!r}: of Qwen2.5-VL the size is known, but it cannot be trained here: "
-            "policies are Qwen3-VL (model_type qwen3_vl). Take one of those, e.g. Qwen3-VL-8B in place of Qwen2.5-VL-7B."
+            "policies are Qwen3-VL (model_type qwen3_vl). Take one of those, Qwen3-VL-8B in place of Qwen2.5-VL-7B."
         )
     return found, f"the model's name; {folder} is not here yet: put the checkpoint there before the first stage"
 
