@@ -115,8 +115,13 @@ def test_kubernetes_hands_on_what_params_ask_for(project, tmp_path):
     project.snakemake("--cores", "2", "results/demos")
     flags = ["--profile", "profiles/kubernetes", "--workflow-profile", "none", "--retries", "0"]
     flags += ["--default-storage-prefix", str(project.path), "--seconds-between-status-checks", "1"]
+    copy = tmp_path / "bin/rsync"  # the storage plugin's: it copies the sources to where pods would find them
+    copy.parent.mkdir()
+    copy.write_text('#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\nexec cp -rL "$1" "$2"\n')
+    copy.chmod(0o755)
+    path = f"{copy.parent}{os.pathsep}{project.env['PATH']}"
     with kube_api(tmp_path) as (jobs, config):
-        out = project.snakemake(*flags, "--", "results/sft/seed0", check=False, KUBECONFIG=str(config))
+        out = project.snakemake(*flags, "--", "results/sft/seed0", check=False, PATH=path, KUBECONFIG=str(config))
     assert len(jobs) == 1, out
     pod = jobs[0]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
