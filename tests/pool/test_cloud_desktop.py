@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from guiderail.envs.desktop import DesktopEnv
-from guiderail.envs.types import InfraError
 from guiderail.params import Env
-from guiderail.pool.client import PoolClient, RemoteEnv
+from guiderail.pool.client import PoolClient
 from guiderail.pool.local import env_pool
-from guiderail.pool.providers.base import BootFailed, VmSpec
-from guiderail.pool.providers.inside import inside
-from guiderail.pool.providers.probe_http import ping_desktop, ping_osworld
 from guiderail.pool.vm.launch import scratch_root
-from guiderail.tasks.desktop.suite import TEMPLATES
 from guiderail.tasks.instances import instance_seed
 from guiderail.tasks.selftest import run_expert
 from guiderail.tasks.types import TaskSpec
-from pool.clouds.world import Api, Instance, World
+from pool.clouds.world import Instance, World
 from pool.conformance.clouds import Realm, realm
 from pool.vm.here import needs_walls
 
@@ -67,8 +60,6 @@ class DesktopWorld(World):
 
     def close(self) -> None:
         super().close()
-        import shutil
-
         for folder in getattr(self, "folders", []):
             shutil.rmtree(folder, ignore_errors=True)
 
