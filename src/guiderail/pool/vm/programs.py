@@ -21,6 +21,7 @@ from typing import Any
 
 from guiderail.pool.vm.desktop import Desktop, applications
 from guiderail.pool.vm.guest import Child, GuestError, Ran, run, start
+from guiderail.pool.vm.home import OFFICE_TYPES
 from guiderail.pool.vm.http import Refused
 from guiderail.pool.vm.windows import WindowInfo
 
@@ -236,7 +237,8 @@ def open_file(desktop: Desktop, path: str, limit_s: float = OPEN_S) -> WindowInf
 
 def _opener(desktop: Desktop, path: str, is_folder: bool) -> list[str]:
     """The command that opens `path`: by the user's defaults, then by what the programs say they open."""
-    kind = "inode/directory" if is_folder else mimetypes.guess_type(path)[0] or "text/plain"
+    known_type = OFFICE_TYPES.get(Path(path).suffix.lower(), ("",))[0] or mimetypes.guess_type(path)[0]
+    kind = "inode/directory" if is_folder else known_type or "text/plain"
     known = applications()
     try:
         raw = read_file(desktop, "~/.config/mimeapps.list").decode(errors="replace")
