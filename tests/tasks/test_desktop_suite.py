@@ -137,6 +137,7 @@ def test_side_effects():
         ".cache/x": Entry("4"),
         "work": Entry("", "folder"),
         "work/n": Entry("5"),
+        "work/.~lock.a.docx#": Entry("6"),
     }
     lines = changed(before, after)
     assert lines == ["changed a.txt", "removed b.txt", "made c.txt", "made work/n"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guiderail.tasks.desktop.experts import BUTTON, DONE, SAVE, click, key, script, text
+from guiderail.tasks.desktop.experts import DONE, SAVE, key, script, text
 from guiderail.tasks.experts.scene import Policy
 
 GO_TO = key("ctrl", "shift", "t")
@@ -14,10 +14,6 @@ OFFICE_EXPERTS: dict[str, Policy] = {
     "sheet-bold-heading": script(GO_TO, text("A1:B1\n"), key("ctrl", "b"), SAVE, DONE),
     "writer-append": script(key("ctrl", "end"), text("\n{word}"), SAVE, DONE),
     "writer-first-paragraph": script(key("ctrl", "home"), text("{word}\n"), SAVE, DONE),
-    "writer-replace-all": script(
-        key("ctrl", "h"), text("lorem"), key("tab"), text("{word}"), click("Replace All", *BUTTON),
-        click("Close", *BUTTON), SAVE, DONE,
-    ),
     "writer-centre": script(key("ctrl", "home"), key("ctrl", "e"), SAVE, DONE),
-}  # fmt: skip
+}
 """Template -> the expert that solves it."""
