@@ -18,6 +18,7 @@ from guiderail.envs.desktop import DesktopEnv
 from guiderail.envs.machine import Machine
 from guiderail.envs.types import InfraError, JudgeError
 from guiderail.pool.providers.local_desktop import LocalDesktopProvider
+from guiderail.pool.vm.settle import Rule
 from guiderail.tasks.desktop.suite import make
 from guiderail.tasks.osworld import OsworldTask
 from guiderail.tasks.selftest import run_expert
@@ -26,6 +27,7 @@ from guiderail.tasks.types import TaskSpec
 SIZE = (640, 480)
 TRIES = 3
 CALL_TIMEOUT_S = 60.0
+RULE = Rule(limit_s=15.0)  # the tasks are tried, not the machine: a busy one saves late, and no judge must be early
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ async def check_all(
     tasks: Sequence[TaskSpec], slots: int, done: Callable[[Checked], None] = lambda checked: None
 ) -> list[Checked]:
     """`check` of each, on `slots` desktops at a time, in the order of `tasks`. Raises Misconfigured (no desktops)."""
-    provider = LocalDesktopProvider(size=SIZE, call_timeout_s=CALL_TIMEOUT_S)
+    provider = LocalDesktopProvider(size=SIZE, rule=RULE, call_timeout_s=CALL_TIMEOUT_S)
     await provider.start()
     queue, found = list(enumerate(tasks))[::-1], dict[int, Checked]()
 
