@@ -117,7 +117,7 @@ def ask_snakemake() -> set[str] | None:
     """Outputs that a `snakemake` now would make. None without Snakemake. Raises StatusError."""
     if importlib.util.find_spec("snakemake") is None:
         return None
-    command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1"]
+    command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1", "--quiet", "host"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode and "is busy" in done.stderr + done.stdout:  # DVC is at work: go by Snakemake's own books
         alone = environment() | {"GUIDERAIL_LEDGER": "off"}
@@ -128,20 +128,43 @@ def ask_snakemake() -> set[str] | None:
     return {o.strip() for line in re.findall(r"^\s+output: (.+)$", text, re.M) for o in line.split(",")}
 
 
-def step_of(work: Path) -> str:
-    """`step 30, success 0.52` from the last whole line of an attempt's curves; empty without one."""
+STATE = re.compile(r"state-(\d{8})")
+UNIT = {"rl": "iterations", "sft": "optimiser steps", "prm": "optimiser steps"}
+"""What the curves and checkpoints of a training stage count."""
+
+
+def saved(work: Path) -> int:
+    """Units of work that the newest checkpoint of an attempt holds, those of all phases of a recipe together: where the
+    same command goes on. 0 without a checkpoint."""
+    folders = [work, *work.glob("phase*")]
+    return sum(
+        max((int(m[1]) for x in f.glob("state-*") if (m := STATE.fullmatch(x.name))), default=0) for f in folders
+    )
+
+
+def reached(work: Path) -> str:
+    """`30 iterations done, success 0.52` from the last whole line of a training's curves, whose steps count from 0;
+    empty without one."""
+    unit = UNIT.get(work.parent.name)
     try:
-        lines = (work / "curves.jsonl").read_text().splitlines()
+        lines = (work / "curves.jsonl").read_text().splitlines() if unit else []
     except OSError:
         return ""
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+            done = int(row["step"]) + 1
+        except (ValueError, KeyError, TypeError):
             continue
         shown = [f"{k} {row[k]:.3g}" for k in row if k.endswith(("success", "loss")) and isinstance(row[k], float)]
-        return ", ".join([f"step {row.get('step')}", *shown[:2]])
+        return ", ".join([f"{done} {unit} done", *shown[:2]])
     return ""
+
+
+def goes_on(work: Path) -> str:
+    """`; the same command goes on after 16 iterations`: those of the checkpoint; what came after it is done again."""
+    done = saved(work)
+    return f"; the same command goes on after {done} {UNIT.get(work.parent.name, 'steps')}" if done else ""
 
 
 def with_those_below(spec: Spec, dvc: dict[str, Any]) -> dict[str, Any]:
@@ -158,13 +181,13 @@ def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None
     note, work = left.get(job.address, (None, None))
     if held(output_lock(WORK, Path(out))):
         told = [f"since {time.strftime('%H:%M:%S', time.localtime(note.began))}, process {note.pid}"] if note else []
-        return Row(job.address, "running", ", ".join([*told, *filter(None, [step_of(work) if work else ""])]), out, smk)
+        return Row(job.address, "running", ", ".join([*told, *filter(None, [reached(work) if work else ""])]), out, smk)
     there = Path(out).exists()
     dirty = job.address in dvc if dvc is not None else not there or smk == "would run"
     if not dirty:
         return Row(job.address, "done", "", out, smk)
     if note is not None and work is not None:
-        at = f"; the same command goes on from {step_of(work)}" if step_of(work) else ""
+        at = goes_on(work)
         if note.why:
             return Row(job.address, "failed", f"{note.why}{at}", out, smk)
         return Row(job.address, "stopped", f"killed or the machine went down{at}", out, smk)

@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 
 from guiderail.bench.protocols import PROTOCOLS as RECORDED
 from guiderail.report import compare, curves, diagnosis, figures, filmstrip, judges, retrieval, side_effects, tables
+from guiderail.report import verdict as verdicts
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLIT_NAME, draw, series_label
 from guiderail.report.summary import Bench, Tree, summarise
+from guiderail.report.viewer import names
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Strip:
-    """A film strip: its PNG, how it is filed, and the model's own words per step (unescaped)."""
+    """A film strip: its PNG, how it is filed, the model's own words per step (unescaped), what the episode is called,
+    and the command that plays it again ("": its screens are a recording's)."""
 
     path: str
     checkpoint: str
@@ -42,6 +45,8 @@ class Strip:
     title: str
     instruction: str
     steps: list[dict[str, str]]
+    name: str
+    replay: str
 
 
 @dataclass
@@ -128,6 +133,7 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
     data = bench.data
     for recipe in data.recipes:
         point = (recipe, data.seeds[0], bench.benchmark)
+        run = f"evaluate/{recipe}/seed{data.seeds[0]}/{bench.benchmark}"
         for n, picked in enumerate(data.metrics[point].get("strips", [])):
             checkpoint, task, number = picked
             if checkpoint != "rl" and recipe != data.recipes[0]:
@@ -143,11 +149,10 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
             path = f"figures/strips/{prefix}{label}-{n:02d}-{row['template']}-{row['kind']}.png"
             filmstrip.save(filmstrip.episode_strip(row, data.evaluations[point] / "frames", shown), out / path)
             title = f"{series_label(checkpoint, recipe, data.recipes)} · {row['template']} · {row['split']}"
-            made.append(
-                Strip(
-                    path, checkpoint, str(row["kind"]), str(row["cause"]), title, str(row["instruction"]), _steps(row)
-                )
-            )
+            name = names.evaluated(run, checkpoint, str(task), int(number))
+            replay = "" if names.recorded(run) else names.command(name)
+            kind, cause, said = (str(row[k]) for k in ("kind", "cause", "instruction"))
+            made.append(Strip(path, checkpoint, kind, cause, title, said, _steps(row), name, replay))
     return made
 
 
@@ -164,6 +169,10 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             tree["scores"] = compare.recorded_scores(Bench(data, name))
     compared = summary["comparison"] = compare.comparison(data, summary["benchmarks"])
     tables.write(compare.table(compared), out / "comparison.csv")
+    best = Bench(data, data.benchmarks[0])
+    against = summary["versus"] = verdicts.versus(best)
+    tables.write(verdicts.table(against), out / "versus.csv")
+    summary["verdict"] = verdicts.sentence(compared, against, best.confidence)
     (out / "summary.json").write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n")
     sections = []
     for benchmark in data.benchmarks:
@@ -207,6 +216,8 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
                 "Costs of the rl stage, means over seeds. Per point: of gain over SFT; bounds from the gain's interval."
             )
             section.tables.insert(0, ("Recipes compared", note, compare.reading(compared)))
+            if against:
+                section.tables.insert(1, verdicts.reading(bench, compared, against))
         section.strips = _strips(out, bench, prefix)
         sections.append(section)
     tables.write(tables.usage_table(data.used), out / "stages.csv")

@@ -51,16 +51,14 @@ def _series(bench: Bench) -> list[tuple[str, str]]:
 
 
 def success_bars(bench: Bench, tree: Tree) -> Figure:
-    """Success per split, one bar per checkpoint with its interval; the paired SFT -> RL gain below each split."""
-    series, recipes = _series(bench), bench.data.recipes
-    fig = Figure(figsize=(8.4, 4.3), layout="constrained")
+    """Success per split, one bar per checkpoint with its interval; every recipe's paired gain over SFT below it."""
+    series = _series(bench)
+    fig = Figure(figsize=(8.4, 4.1 + 0.22 * len(bench.data.recipes)), layout="constrained")
     draw_bars(fig.add_subplot(), bench, tree)
     legend_above(fig, fig.axes[0], columns=max(3, min(6, len(series))))
     note = f"Whiskers: {100 * bench.confidence:.0f} % bootstrap intervals, templates fixed."
-    fig.supxlabel(
-        f"{note} Gain: RL minus SFT on the same instances" + (f" ({recipes[0]})." if len(recipes) > 1 else "."),
-        fontsize=8.5, color=MUTED, x=0.01, ha="left",
-    )  # fmt: skip
+    text = f"{note} Below: RL minus SFT on the same instances, in points."
+    fig.supxlabel(text, fontsize=8.5, color=MUTED, x=0.01, ha="left")
     return fig
 
 
@@ -85,10 +83,12 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
             top = max(top, cell["hi"])
     labels = []
     for split in bench.splits:
-        gain = tree.get("gain", {}).get(recipes[0], {}).get(split)
         text = SPLIT_NAME[split]
-        if gain and gain["mean"] is not None:
-            text += f"\nRL gain {points(gain['mean'])} pp\n[{points(gain['lo'])}, {points(gain['hi'])}]"
+        for recipe in recipes:
+            gain = tree.get("gain", {}).get(recipe, {}).get(split)
+            if gain and gain["mean"] is not None:
+                name = recipe if len(recipes) > 1 else "RL"
+                text += f"\n{name} {points(gain['mean'])} [{points(gain['lo'])}, {points(gain['hi'])}]"
         labels.append(text)
     ax.set_xticks(range(len(labels)), labels, color=INK)
     ax.set_ylim(0, min(1.12, top + 0.12))

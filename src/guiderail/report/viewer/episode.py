@@ -43,6 +43,7 @@ FRAMES = {
     "rollout": "RL keeps those of the first episode of each iteration; `guiderail replay` makes them again",
     "evaluation": "evaluate.film_strips says of how many episodes they are kept; `guiderail replay` makes them again",
 }
+NOT_LOOKED = "nobody looked: only desktop suites compare files before and after"
 
 
 def load(row: Mapping[str, Any], there: There) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def load(row: Mapping[str, Any], there: There) -> dict[str, Any]:
         step["frame_there"] = bool(step["frame"]) and there(step["frame"])
         step["action_text"] = describe(step["action"]) if step["action"] else ""
     found["last_frame_there"] = bool(found["last_frame"]) and there(found["last_frame"])
+    if found["side_effects"] is None:
+        found["missing"]["side_effects"] = NOT_LOOKED
     if not all(s["frame_there"] for s in found["steps"]):
         found["missing"]["frames"] = FRAMES[row["kind"]]
     return found
@@ -96,7 +99,7 @@ def _demo(source: Source, number: int) -> dict[str, Any]:
     return {
         "instruction": d["instruction"], "steps": steps, "last_frame": "", "spec": d["task"],
         "outcome": {"kind": "success", "cause": "env_done", "reward": d["reward"], "detail": ""},
-        "missing": dict(NOT_KEPT["demo"]), "seconds": None,
+        "missing": dict(NOT_KEPT["demo"]), "seconds": None, "side_effects": None,
     }  # fmt: skip
 
 
@@ -108,9 +111,11 @@ def _evaluation(source: Source, number: int) -> dict[str, Any]:
         unread = i == len(frames) - 1 and d["cause"] == "parse_failure"
         steps.append(_step(i, frame, thoughts[i], texts[i], actions[i], parse_error=d["detail"] if unread else None))
     outcome = {"kind": d["kind"], "cause": d["cause"], "reward": d["reward"], "detail": d["detail"] or ""}
+    effects = d.get("side_effects")
     return {
         "instruction": d["instruction"] or "", "steps": steps, "last_frame": d["last_frame"] or "", "spec": None,
         "outcome": outcome, "missing": dict(NOT_KEPT["evaluation"]), "seconds": d["seconds"],
+        "side_effects": None if effects is None else list(json.loads(effects)),
     }  # fmt: skip
 
 
@@ -148,7 +153,7 @@ def _rollout(source: Source, number: int) -> dict[str, Any]:
     spec = {k: d[k] for k in ("suite", "template", "seed", "split", "wording", "domain", "max_steps", "threshold")}
     return {
         "instruction": d["instruction"] or "", "steps": steps, "last_frame": d["last_frame"] or "", "spec": spec,
-        "outcome": outcome, "missing": missing,
+        "outcome": outcome, "missing": missing, "side_effects": d.get("side_effects"),
         "seconds": sum(s["seconds_policy"] + s["seconds_env"] for s in steps) if steps else None,
     }  # fmt: skip
 
