@@ -21,7 +21,8 @@ from viewer_world import HOSTILE, RUN
 
 from guiderail.report.viewer import episode, export, server
 from guiderail.report.viewer.index import Index
-from guiderail.report.viewer.queries import BadQuery, Explorer, Query, match
+from guiderail.report.viewer.queries import Explorer
+from guiderail.report.viewer.query import BadQuery, Query, match
 from guiderail.report.viewer.reading import disagreement
 
 GROUP = "miniwob/click-button/7/0/v0"

@@ -30,7 +30,8 @@ from starlette.responses import FileResponse, RedirectResponse
 from guiderail.errors import InputError
 from guiderail.report.viewer import episode, export, names
 from guiderail.report.viewer.index import Index
-from guiderail.report.viewer.queries import BadQuery, Explorer, Query
+from guiderail.report.viewer.queries import Explorer
+from guiderail.report.viewer.query import BadQuery, Query
 from guiderail.report.viewer.tokens import Tokens
 
 STATIC = Path(__file__).with_name("static")
