@@ -97,6 +97,32 @@ def test_an_episode_has_all_that_was_stored_and_says_what_was_not(world):
     assert {o["key"].split("/")[0] for o in evaluated["others"]} == {"evaluate", "rl", "demos"}
 
 
+def test_what_an_episode_changed_beside_its_task(world):
+    """Two files, none, and nobody looked: three answers that must not be taken for one another."""
+    at = "evaluate/grpo/seed0/miniwob"
+
+    def of(key):
+        found = world.client.get(f"/api/episode?key={at}/{key}/7/0/0").json()
+        return found["side_effects"], "side_effects" in found["missing"]
+
+    assert of("sft/miniwob/click-drag") == (list(viewer_world.EFFECTS), False)
+    assert of("rl/miniwob/click-button") == ([], False)
+    assert of("sft/miniwob/click-button") == (None, True)
+
+
+def test_a_list_says_why_a_frame_is_not_there(world, tmp_path):
+    assert world.client.get("/api/episodes").json()["no_frame"] == {}
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    for folder in (tmp_path / "results").rglob("frames"):
+        shutil.rmtree(folder)
+    index = Index(tmp_path / "results", None, tmp_path / "index.sqlite")
+    index.refresh()
+    client = TestClient(server.build_app(index), base_url="http://127.0.0.1")
+    found = client.get("/api/episodes?kind=rollout").json()
+    assert list(found["no_frame"]) == ["rollout"] and "guiderail replay" in found["no_frame"]["rollout"]
+    assert not any(e["frame_there"] for e in found["episodes"])
+
+
 def test_group_and_comparison(world):
     rows = world.client.get(f"/api/group?run={RUN}&group={GROUP}").json()["episodes"]
     assert [(r["sibling"], r["reward"], r["advantage"]) for r in rows] == [
