@@ -14,15 +14,17 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from guiderail.errors import Explained
-from guiderail.stages.attempts import notes
+from guiderail.params import ParamError
+from guiderail.stages.attempts import STOPPED, notes
 from guiderail.stages.locks import output_lock
 from guiderail.stages.paths import WORK
+from guiderail.stages.runner import digest_now
 from guiderail.workflow.ledger import dvc_command, environment, vouched
 from guiderail.workflow.spec import Job, Spec
 
@@ -161,10 +163,19 @@ def reached(work: Path) -> str:
     return ""
 
 
-def goes_on(work: Path) -> str:
-    """`; the same command goes on after 16 iterations`: those of the checkpoint; what came after it is done again."""
+def goes_on(work: Path, now: Callable[[], str]) -> str:
+    """`; the same command goes on after 16 iterations`: those of the checkpoint, for what came after it is done again.
+    now: digest of a run of the job as things stand; one that is not the attempt's would leave it aside."""
     done = saved(work)
-    return f"; the same command goes on after {done} {UNIT.get(work.parent.name, 'steps')}" if done else ""
+    if not done:
+        return ""
+    try:
+        same = now().startswith(work.name)
+    except (ParamError, OSError) as e:
+        return f"; it cannot be run now: {e}"
+    if not same:
+        return "; parameters or inputs have changed since then, so it would begin anew"
+    return f"; the same command goes on after {done} {UNIT.get(work.parent.name, 'steps')}"
 
 
 def with_those_below(spec: Spec, dvc: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +198,10 @@ def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None
     if not dirty:
         return Row(job.address, "done", "", out, smk)
     if note is not None and work is not None:
-        at = goes_on(work)
+        at = goes_on(work, lambda: digest_now(job))
         if note.why:
-            return Row(job.address, "failed", f"{note.why}{at}", out, smk)
+            state = "stopped" if note.why in STOPPED.values() else "failed"
+            return Row(job.address, state, f"{note.why}{at}", out, smk)
         return Row(job.address, "stopped", f"killed or the machine went down{at}", out, smk)
     if not there:
         return Row(job.address, "to do", "", out, smk)

@@ -125,7 +125,9 @@ def test_it_says_where_the_checkpoint_stands_not_where_the_curves_end(tmp_path, 
     folder = tmp_path / "rl" / "abc"
     attempt(folder, states, steps)
     assert saved(folder) == where
-    assert goes_on(folder) == (f"; the same command goes on after {where} iterations" if where else "")
+    told = goes_on(folder, lambda: "abc" + "0" * 61)
+    assert told == (f"; the same command goes on after {where} iterations" if where else "")
+    assert "goes on" not in goes_on(folder, lambda: "abd" + "0" * 61)  # other parameters: another attempt folder
     assert reached(folder) == f"{steps} iterations done, success 0.25, loss 1.5"
 
 
