@@ -203,7 +203,7 @@ def test_markdown_tables_hold_and_links_exist(made: Made) -> None:
 def test_svgs_are_well_formed_and_carry_no_date(made: Made) -> None:
     files = sorted((made.out / "figures").glob("*.svg"))
     assert {f.stem for f in files} == {
-        "success", "templates-grpo", "heat-grpo", "episode-ends", "rl-curves", "sft-curves", "stage-seconds",
+        "success", "templates", "heat", "episode-ends", "rl-curves", "sft-curves", "stage-seconds",
     }  # fmt: skip
     for f in files:
         ET.fromstring(f.read_text())

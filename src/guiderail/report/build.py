@@ -78,29 +78,27 @@ def _figures(out: Path, bench: Bench, tree: Tree, templates: pd.DataFrame, prefi
     data, first = bench.data, bench.benchmark == bench.data.benchmarks[0]
     made: list[Picture] = []
 
-    def add(name: str, heading: str, caption: str, make: Callable[[], Figure]) -> None:
-        draw(out / "figures" / f"{prefix}{name}", make)
+    def add(name: str, heading: str, caption: str, make: Callable[[], Figure], png: bool = False) -> None:
+        draw(out / "figures" / f"{prefix}{name}", make, png)
         made.append(Picture(f"figures/{prefix}{name}", heading, caption))
 
     add(
         "success", "Success", "Share of tasks solved by each checkpoint, with intervals.",
-        lambda: figures.success_bars(bench, tree),
+        lambda: figures.success_bars(bench, tree), png=True,
     )  # fmt: skip
-    for recipe in data.recipes:
-        tail = f" ({recipe})" if len(data.recipes) > 1 else ""
-        add(
-            f"templates-{recipe}", f"Every template{tail}", "Success per template for each checkpoint.",
-            lambda r=recipe: figures.template_dumbbells(bench, templates, r),  # type: ignore[misc]
-        )  # fmt: skip
-        add(
-            f"heat-{recipe}", f"Every template as a map{tail}", "Success in percent: base, SFT and RL on every split.",
-            lambda r=recipe: diagnosis.heat_map(bench, templates, r),  # type: ignore[misc]
-        )  # fmt: skip
+    add(
+        "templates", "Every template", "Success per template for each checkpoint, the hardest at the bottom.",
+        lambda: figures.template_dumbbells(bench, templates),
+    )  # fmt: skip
+    add(
+        "heat", "Every template as a map", "Success in percent: base, SFT and RL on every split.",
+        lambda: diagnosis.heat_map(bench, templates),
+    )  # fmt: skip
     add("episode-ends", "How episodes end", "Shares of all planned episodes.", lambda: figures.episode_ends(bench))
     if first and curves.rl_panels(data):
         add(
             "rl-curves", "RL training", "Raw values faintly, running mean on top, one line per seed.",
-            lambda: curves.rl_curves(data),
+            lambda: curves.rl_curves(data), png=True,
         )  # fmt: skip
     if first and curves.sft_panels(data):
         add(

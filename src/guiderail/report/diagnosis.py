@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from guiderail.report import filmstrip, tables
+from guiderail.report import figures, filmstrip, tables
 from guiderail.report.style import INK, SPLIT_NAME, series_label
 from guiderail.report.summary import Bench
 
@@ -136,24 +136,22 @@ def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
     return heading, note.strip(), table
 
 
-def heat_map(bench: Bench, templates: pd.DataFrame, recipe: str) -> Figure:
-    """Every template by split: success of each checkpoint as a coloured cell with its number."""
-    splits = bench.splits
-    present = bench.checkpoints
-    part = templates[templates["recipe"] == recipe]
-    names = {s: sorted(part[part["split"] == s]["template"].astype(str).unique()) for s in splits}
+def heat_map(bench: Bench, templates: pd.DataFrame) -> Figure:
+    """Every template by split: success of each checkpoint and recipe as a coloured cell with its number."""
+    splits, series, recipes = bench.splits, figures.series_of(bench), bench.data.recipes
+    names = {s: sorted(map(str, templates[templates["split"] == s]["template"].unique())) for s in splits}
     heights = [max(1, len(names[s])) for s in splits]
-    fig = Figure(figsize=(7.4, 1.2 + 0.29 * sum(heights)), layout="constrained")
+    fig = Figure(figsize=(max(7.4, 2.2 + 1.15 * len(series)), 1.2 + 0.29 * sum(heights)), layout="constrained")
     axes = fig.subplots(len(splits), 1, height_ratios=heights, squeeze=False)[:, 0]
     for ax, split in zip(axes, splits, strict=True):
-        cells = part[part["split"] == split].set_index(["template", "checkpoint"])["mean"].to_dict()
-        grid = np.array([[float(cells.get((t, c), np.nan)) for c in present] for t in names[split]])
+        grid = figures.cells(templates, split, names[split], series)
         ax.imshow(np.ma.masked_invalid(grid), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for (y, x), value in np.ndenumerate(grid):
             text = "n/a" if np.isnan(value) else f"{100 * value:.0f}"
-            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color="white" if value > 0.55 else INK)
+            shade = "white" if value > 0.55 else INK
+            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=shade, in_layout=False)
         ax.set_yticks(range(len(names[split])), names[split], fontsize=8.5, color=INK)
-        ax.set_xticks(range(len(present)), [series_label(c, recipe, [recipe]) for c in present], fontsize=9)
+        ax.set_xticks(range(len(series)), [series_label(c, r, recipes) for c, r in series], fontsize=9)
         ax.xaxis.tick_top()
         ax.set_title(f"{SPLIT_NAME.get(split, split)} (%)")
         ax.grid(visible=False)

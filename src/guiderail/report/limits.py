@@ -59,7 +59,7 @@ def _gains(benches: list[tuple[Bench, Tree]]) -> Iterator[str]:
     if widths:
         widest = max(widths, key=lambda k: (widths[k], k))
         yield (
-            f"{len(widths)} of {len(cells)} gains are known to more than {100 * WIDE:.0f} points only, at worst "
+            f"{len(widths)} of {len(cells)} of their intervals are wider than {100 * WIDE:.0f} points, the widest "
             f"{100 * widths[widest]:.0f} ({_by_benchmark([widest], len(benches) > 1)}): smaller differences cannot be "
             "told apart there."
         )
