@@ -110,6 +110,25 @@ def test_what_an_episode_changed_beside_its_task(world):
     assert of("sft/miniwob/click-button") == (None, True)
 
 
+def test_it_answers_while_a_source_is_being_read(tmp_path, monkeypatch):
+    """Episodes that are in the index and not yet counted (the first look at a run that goes on) are left out, whole."""
+    viewer_world.make(tmp_path / "results")
+    index = Index(tmp_path / "results", None, tmp_path / "index.sqlite")
+    index.refresh()
+    explorer = Explorer(index)
+    monkeypatch.setattr("guiderail.report.viewer.index._count", lambda db: None)
+    viewer_world.more(tmp_path / "results", 5)
+    assert index.refresh() == 1
+    explorer.warm()
+    for pairs, total in (([], 10), ([("q", "click")], 10), ([("q", "click"), ("steps_min", "1")], 10)):
+        page = explorer.page(Query.parse(pairs))
+        assert page["total"] == total, pairs
+    monkeypatch.undo()
+    viewer_world.more(tmp_path / "results", 6)
+    index.refresh()
+    assert explorer.page(Query.parse([("q", "click")]))["total"] == 12
+
+
 def test_a_list_says_why_a_frame_is_not_there(world, tmp_path):
     assert world.client.get("/api/episodes").json()["no_frame"] == {}
     shutil.copytree(world.root / "results", tmp_path / "results")

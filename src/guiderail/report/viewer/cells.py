@@ -35,9 +35,12 @@ class Cells:
             self.codes[name] = np.array([code[r[name]] for r in self.rows], dtype=np.int64)
 
     def places(self, ids: IntArray) -> IntArray:
-        """Row of each cell id, int64; ids must be known."""
+        """Row of each cell id, int64; -1 for one that is not among them (its episodes are not counted yet)."""
+        if not len(self.ids):
+            return np.full(len(ids), -1, dtype=np.int64)
         order = np.argsort(self.ids)
-        found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order)]
+        at = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
+        found: IntArray = np.where(self.ids[order[at]] == ids, order[at], -1)
         return found
 
     def kept(self, chosen: Mapping[str, frozenset[str]], but: str = "") -> BoolArray:

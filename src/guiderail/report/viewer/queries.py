@@ -68,7 +68,7 @@ class Explorer:
         self._cell_of()
 
     def _cell_of(self) -> IntArray:
-        """Row of the cell of every episode, by episode id (-1: no such id)."""
+        """Row of the cell of every episode, by episode id (-1: no such id, or not counted yet)."""
 
         def make() -> IntArray:
             pairs = self._pairs("SELECT id, cell FROM episodes")
@@ -81,11 +81,14 @@ class Explorer:
         return made
 
     def _matches(self, text: str) -> IntArray:
-        """Ids of the episodes that match a text, ascending."""
+        """Ids of the counted episodes that match a text, ascending."""
 
         def make() -> IntArray:
             sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid"
-            return self._pairs(f"SELECT m.rowid, 0 FROM ({sql}) m", (match(text) or '""',))[:, 0]
+            ids = self._pairs(f"SELECT m.rowid, 0 FROM ({sql}) m", (match(text) or '""',))[:, 0]
+            found = self._cell_of()
+            ids = ids[ids < len(found)]
+            return ids[found[ids] >= 0]
 
         made: IntArray = self._once(("text", text), make)
         return made
@@ -96,17 +99,15 @@ class Explorer:
         if not query.text and not query.ranges:
             return cells.sizes
         if not query.ranges:
-            found = self._cell_of()
-            ids = self._matches(query.text)
-            return np.bincount(found[ids[ids < len(found)]], minlength=len(cells.rows)).astype(np.int64)
+            return np.bincount(self._cell_of()[self._matches(query.text)], minlength=len(cells.rows)).astype(np.int64)
 
         def make() -> IntArray:
             where, values = conditions(query)
             sql = f"SELECT e.cell, count(*) FROM episodes e WHERE {' AND '.join(where)} GROUP BY e.cell"
             counts = np.zeros(len(cells.rows), dtype=np.int64)
             pairs = self._pairs(sql, values)
-            if len(pairs):
-                counts[cells.places(pairs[:, 0])] = pairs[:, 1]
+            places = cells.places(pairs[:, 0])
+            counts[places[places >= 0]] = pairs[places >= 0, 1]
             return counts
 
         made: IntArray = self._once((query.text, tuple(sorted(query.ranges.items()))), make)
