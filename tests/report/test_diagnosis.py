@@ -74,7 +74,8 @@ def test_limits_follow_the_data(world):
         return {heading: " ".join(said) for heading, said in limits.limits(data, summary)}
 
     said = told(summarise(data))
-    assert list(said) == ["Chance", "Tasks", "Records"]  # every episode was measured and read: no group of that name
+    assert list(said) == ["Chance", "Tasks", "Episodes", "Records"]
+    assert "(base)" in said["Episodes"] and "without a result" not in said["Episodes"]
     assert said["Chance"].startswith("One training seed") and "6 held-out templates" in said["Tasks"]
     assert "One suite (miniwob)" in said["Tasks"] and "only 2 instances" in said["Tasks"]
     many = json.loads(json.dumps(summarise(data)))
