@@ -149,6 +149,9 @@ def _check_evaluate(args: argparse.Namespace) -> None:
         raise ParamError("--out: only with --model; the chain's outputs are where dvc.yaml says.")
 
 
+GOES_ON = "stopped; the same command goes on from here"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     command = "guiderail"
@@ -157,8 +160,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = f"guiderail {args.command}"
         return _run(args, command)
     except KeyboardInterrupt:
-        print(f"{command}: stopped; the same command goes on from here", file=sys.stderr)
+        print(f"{command}: {GOES_ON}", file=sys.stderr)
         return 130
+    except SystemExit as e:
+        if e.code in (130, 143):  # a training ended at its next border, with its state saved
+            print(f"{command}: {GOES_ON}", file=sys.stderr)
+        raise
 
 
 def _run(args: argparse.Namespace, command: str) -> int:

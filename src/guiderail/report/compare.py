@@ -35,13 +35,11 @@ def recorded_scores(bench: Bench) -> Tree:
     trajectories done whole, mean progress, and their mean (UI-S1, appendix A.3)."""
 
     def one(recipe: str, checkpoint: str, split: str, name: str) -> Tree:
-        seeds = bench.data.seeds[:1] if checkpoint == "base" else bench.data.seeds
         runs: list[Outcomes] = []
-        for seed in seeds:
+        for seed in bench.seeds(checkpoint):
             f = records.measured(bench.rows(recipe, checkpoint, split, seed))
             runs.append({str(t): float(v) for t, v in zip(f["task"], SCORES[name](f), strict=True)})
-        label = (bench.benchmark, name, recipe if checkpoint == "rl" else "", checkpoint, split)
-        return success(runs, bench.template, label=label, draws=bench.draws, confidence=bench.confidence).to_json()
+        return success(runs, bench.template, draws=bench.draws, confidence=bench.confidence).to_json()
 
     return {
         r: {c: {s: {n: one(r, c, s, n) for n in SCORES} for s in bench.splits} for c in bench.checkpoints}

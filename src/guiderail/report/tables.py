@@ -40,6 +40,11 @@ def interval(tree: Tree, signed: bool = False) -> str:
     return f"{100 * tree['mean']:.1f} % [{100 * tree['lo']:.1f}, {100 * tree['hi']:.1f}]"
 
 
+def sure(tree: Tree) -> bool:
+    """Whether the interval of a difference leaves zero out."""
+    return tree["lo"] is not None and (tree["lo"] > 0 or tree["hi"] < 0)
+
+
 def markdown(frame: pd.DataFrame) -> str:
     """A frame of ready texts as a Markdown table; columns other than the first align right."""
     head = "| " + " | ".join(escape_markdown(c) for c in frame.columns) + " |"
@@ -97,24 +102,16 @@ def group_table(bench: Bench, column: str) -> pd.DataFrame:
                     key = {"recipe": recipe, "split": split, column: str(name), "checkpoint": checkpoint}
                     if column == "template":
                         key["domain"] = str(part["domain"].iloc[0])
-                    rows.append(_flat(key, _group_interval(bench, recipe, checkpoint, split, column, str(name), part)))
+                    rows.append(_flat(key, _group_interval(bench, recipe, checkpoint, split, column, str(name))))
     return pd.DataFrame(rows)
 
 
-def _group_interval(
-    bench: Bench, recipe: str, checkpoint: str, split: str, column: str, name: str, part: pd.DataFrame
-) -> Interval:
-    def only(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[frame[column] == name]
-
-    runs = bench.runs(recipe, checkpoint, split, only)
+def _group_interval(bench: Bench, recipe: str, checkpoint: str, split: str, column: str, name: str) -> Interval:
+    runs = bench.runs(recipe, checkpoint, split, bench.of(column, name))
     values = [v for r in runs for v in r.values()]
     if len(runs) == 1 and column == "template" and all(v in (0.0, 1.0) for v in values):
         return wilson(int(sum(values)), len(values), bench.confidence)
-    return success(
-        runs, bench.template, label=(bench.benchmark, recipe, checkpoint, split, column, name), draws=bench.draws,
-        confidence=bench.confidence,
-    )  # fmt: skip
+    return success(runs, bench.template, draws=bench.draws, confidence=bench.confidence)
 
 
 def wide(frame: pd.DataFrame, column: str, recipe: str, checkpoints: Sequence[str]) -> pd.DataFrame:

@@ -193,18 +193,28 @@ def check_tasks(params: Params) -> None:
 
 
 def check_screen(params: Params) -> None:
-    """The provider's screens must be of the suite's kind: browser pages or desktops."""
-    desktop, provider = params.provision.suite in ("desktop", "osworld"), params.env.provider
-    if desktop and provider == "local_browser":
+    """The provider's screens must be of the suite's kind (browser pages or desktops), with the programs it needs."""
+    from guiderail.tasks.suites import DESKTOPS
+
+    suite, provider = params.provision.suite, params.env.provider
+    if suite in DESKTOPS and provider == "local_browser":
         raise ParamError(
-            f"env.provider = 'local_browser': suite {params.provision.suite} needs desktops. Set it to local_desktop "
+            f"env.provider = 'local_browser': suite {suite} needs desktops. Set it to local_desktop "
             "(this machine), or to a cloud whose image runs the in-VM server."
         )
-    if not desktop and provider == "local_desktop":
+    if suite not in DESKTOPS and provider == "local_desktop":
         raise ParamError(
-            f"env.provider = 'local_desktop': suite {params.provision.suite} needs browser pages. Set it to "
+            f"env.provider = 'local_desktop': suite {suite} needs browser pages. Set it to "
             "local_browser, or provision.suite to desktop."
         )
+    if suite == "desktop_office" and provider == "local_desktop":
+        from guiderail.pool.vm.packages import lacks_office
+
+        if lacking := lacks_office():
+            raise ParamError(
+                f"provision.suite = 'desktop_office': LibreOffice is not on this machine ({', '.join(lacking)}): run "
+                "`guiderail doctor --install office` (as root), or set it to desktop, which does without."
+            )
 
 
 def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:

@@ -126,11 +126,23 @@ def run_merge(
     execute(job, params, record, final, attach, {"merge": json.dumps(told)})
 
 
+def identity(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
+    """Stage, axes, parameters and inputs by content, and the `digest` that names them. Raises FileNotFoundError."""
+    found = {"stage": job.stage, "axes": job.axes, "params": used, "inputs": provenance.input_digests(deps)}
+    return found | {"digest": hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()}
+
+
+def digest_now(job: Job, params_path: str | Path = "params.yaml") -> str:
+    """The digest that a run of `job` would have now. Raises ParamError, FileNotFoundError."""
+    params = load(params_path)
+    spec = Spec(params.model_dump(mode="json"))
+    deps = [d.format(**job.axes) for d in spec.raw_deps(job.stage)]
+    return str(identity(job, used_params(params, spec.param_keys(job.stage, job.axes)), deps)["digest"])
+
+
 def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
-    """Provenance of a run about to start; `digest` names it: stage, axes, parameters and inputs by content."""
-    identity = {"stage": job.stage, "axes": job.axes, "params": used, "inputs": provenance.input_digests(deps)}
-    return identity | {
-        "digest": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+    """Provenance of a run about to start."""
+    return identity(job, used, deps) | {
         "command": ["guiderail", job.stage, *(part for k, v in job.axes.items() for part in (f"--{k}", v))],
         "git": provenance.git_state(),
         "dvc_lock_sha256": provenance.lock_digest(),

@@ -42,6 +42,7 @@ FRAMES = {
     "rollout": "RL keeps those of the first episode of each iteration; `guiderail replay` makes them again",
     "evaluation": "evaluate.film_strips says of how many episodes they are kept; `guiderail replay` makes them again",
 }
+NOT_LOOKED = "nobody looked: only desktop suites compare files before and after"
 
 
 def load(row: Mapping[str, Any], there: There) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def load(row: Mapping[str, Any], there: There) -> dict[str, Any]:
         step["frame_there"] = bool(step["frame"]) and there(step["frame"])
         step["action_text"] = describe(step["action"]) if step["action"] else ""
     found["last_frame_there"] = bool(found["last_frame"]) and there(found["last_frame"])
+    if found["side_effects"] is None:
+        found["missing"]["side_effects"] = NOT_LOOKED
     if not all(s["frame_there"] for s in found["steps"]):
         found["missing"]["frames"] = FRAMES[row["kind"]]
     return found
@@ -95,7 +98,7 @@ def _demo(source: Source, number: int) -> dict[str, Any]:
     return {
         "instruction": d["instruction"], "steps": steps, "last_frame": "", "spec": d["task"],
         "outcome": {"kind": "success", "cause": "env_done", "reward": d["reward"], "detail": ""},
-        "missing": dict(NOT_KEPT["demo"]), "seconds": None,
+        "missing": dict(NOT_KEPT["demo"]), "seconds": None, "side_effects": None,
     }  # fmt: skip
 
 
@@ -118,9 +121,11 @@ def _evaluation(source: Source, number: int) -> dict[str, Any]:
     if not told["ids"]:
         missing["tokens"] = "an older evaluation, which kept texts alone"
     outcome = {"kind": d["kind"], "cause": d["cause"], "reward": d["reward"], "detail": d["detail"] or ""}
+    effects = d.get("side_effects")
     return {
         "instruction": d["instruction"] or "", "steps": steps, "last_frame": d["last_frame"] or "", "spec": None,
         "outcome": outcome, "missing": missing, "seconds": d["seconds"],
+        "side_effects": None if effects is None else list(json.loads(effects)),
     }  # fmt: skip
 
 
@@ -158,7 +163,7 @@ def _rollout(source: Source, number: int) -> dict[str, Any]:
     spec = {k: d[k] for k in ("suite", "template", "seed", "split", "wording", "domain", "max_steps", "threshold")}
     return {
         "instruction": d["instruction"] or "", "steps": steps, "last_frame": d["last_frame"] or "", "spec": spec,
-        "outcome": outcome, "missing": missing,
+        "outcome": outcome, "missing": missing, "side_effects": d.get("side_effects"),
         "seconds": sum(s["seconds_policy"] + s["seconds_env"] for s in steps) if steps else None,
     }  # fmt: skip
 
