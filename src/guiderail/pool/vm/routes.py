@@ -114,7 +114,7 @@ class Routes:
         """The call's token, from now on the lowest that is taken. Raises Refused."""
         fence = told.get("fence", self.fence)
         if not isinstance(fence, int) or fence < self.fence:
-            self._write("refused", int(fence), what)
+            self._write("refused", fence if isinstance(fence, int) else -1, what)
             raise Refused(409, f"fencing token {fence} is older than {self.fence}", "desktop")
         self.fence = fence
         return fence
