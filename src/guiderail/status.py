@@ -14,15 +14,17 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from guiderail.errors import Explained
-from guiderail.stages.attempts import notes
+from guiderail.params import ParamError
+from guiderail.stages.attempts import STOPPED, notes
 from guiderail.stages.locks import output_lock
 from guiderail.stages.paths import WORK
+from guiderail.stages.runner import digest_now
 from guiderail.workflow.ledger import dvc_command, environment, vouched
 from guiderail.workflow.spec import Job, Spec
 
@@ -117,7 +119,7 @@ def ask_snakemake() -> set[str] | None:
     """Outputs that a `snakemake` now would make. None without Snakemake. Raises StatusError."""
     if importlib.util.find_spec("snakemake") is None:
         return None
-    command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1"]
+    command = [sys.executable, "-m", "snakemake", "-n", "--nolock", "--cores", "1", "--quiet", "host"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode and "is busy" in done.stderr + done.stdout:  # DVC is at work: go by Snakemake's own books
         alone = environment() | {"GUIDERAIL_LEDGER": "off"}
@@ -128,20 +130,52 @@ def ask_snakemake() -> set[str] | None:
     return {o.strip() for line in re.findall(r"^\s+output: (.+)$", text, re.M) for o in line.split(",")}
 
 
-def step_of(work: Path) -> str:
-    """`step 30, success 0.52` from the last whole line of an attempt's curves; empty without one."""
+STATE = re.compile(r"state-(\d{8})")
+UNIT = {"rl": "iterations", "sft": "optimiser steps", "prm": "optimiser steps"}
+"""What the curves and checkpoints of a training stage count."""
+
+
+def saved(work: Path) -> int:
+    """Units of work that the newest checkpoint of an attempt holds, those of all phases of a recipe together: where the
+    same command goes on. 0 without a checkpoint."""
+    folders = [work, *work.glob("phase*")]
+    return sum(
+        max((int(m[1]) for x in f.glob("state-*") if (m := STATE.fullmatch(x.name))), default=0) for f in folders
+    )
+
+
+def reached(work: Path) -> str:
+    """`30 iterations done, success 0.52` from the last whole line of a training's curves, whose steps count from 0;
+    empty without one."""
+    unit = UNIT.get(work.parent.name)
     try:
-        lines = (work / "curves.jsonl").read_text().splitlines()
+        lines = (work / "curves.jsonl").read_text().splitlines() if unit else []
     except OSError:
         return ""
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+            done = int(row["step"]) + 1
+        except (ValueError, KeyError, TypeError):
             continue
         shown = [f"{k} {row[k]:.3g}" for k in row if k.endswith(("success", "loss")) and isinstance(row[k], float)]
-        return ", ".join([f"step {row.get('step')}", *shown[:2]])
+        return ", ".join([f"{done} {unit} done", *shown[:2]])
     return ""
+
+
+def goes_on(work: Path, now: Callable[[], str]) -> str:
+    """`; the same command goes on after 16 iterations`: those of the checkpoint, for what came after it is done again.
+    now: digest of a run of the job as things stand; one that is not the attempt's would leave it aside."""
+    done = saved(work)
+    if not done:
+        return ""
+    try:
+        same = now().startswith(work.name)
+    except (ParamError, OSError) as e:
+        return f"; it cannot be run now: {e}"
+    if not same:
+        return "; parameters or inputs have changed since then, so it would begin anew"
+    return f"; the same command goes on after {done} {UNIT.get(work.parent.name, 'steps')}"
 
 
 def with_those_below(spec: Spec, dvc: dict[str, Any]) -> dict[str, Any]:
@@ -158,15 +192,16 @@ def row(job: Job, spec: Spec, dvc: dict[str, Any] | None, ahead: set[str] | None
     note, work = left.get(job.address, (None, None))
     if held(output_lock(WORK, Path(out))):
         told = [f"since {time.strftime('%H:%M:%S', time.localtime(note.began))}, process {note.pid}"] if note else []
-        return Row(job.address, "running", ", ".join([*told, *filter(None, [step_of(work) if work else ""])]), out, smk)
+        return Row(job.address, "running", ", ".join([*told, *filter(None, [reached(work) if work else ""])]), out, smk)
     there = Path(out).exists()
     dirty = job.address in dvc if dvc is not None else not there or smk == "would run"
     if not dirty:
         return Row(job.address, "done", "", out, smk)
     if note is not None and work is not None:
-        at = f"; the same command goes on from {step_of(work)}" if step_of(work) else ""
+        at = goes_on(work, lambda: digest_now(job))
         if note.why:
-            return Row(job.address, "failed", f"{note.why}{at}", out, smk)
+            state = "stopped" if note.why in STOPPED.values() else "failed"
+            return Row(job.address, state, f"{note.why}{at}", out, smk)
         return Row(job.address, "stopped", f"killed or the machine went down{at}", out, smk)
     if not there:
         return Row(job.address, "to do", "", out, smk)

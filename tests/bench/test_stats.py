@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guiderail.bench.stats import bootstrap_mean, generator, paired_difference, student_quantile, success, wilson
+from guiderail.bench.stats import (
+    _weights,
+    bootstrap_mean,
+    generator,
+    paired_difference,
+    student_quantile,
+    success,
+    wilson,
+)
 
 
 def test_wilson_by_hand() -> None:
@@ -118,11 +126,29 @@ def test_spread_between_seeds_widens() -> None:
     assert (wide.hi or 0) - (wide.lo or 0) > 1.5 * ((narrow.hi or 0) - (narrow.lo or 0))
 
 
-def test_same_label_same_interval_other_label_other_draws() -> None:
-    v = np.array([1.0, 0, 1, 1, 0, 0, 1] * 9)
-    a, b, c = (bootstrap_mean(v, ["s"] * 63, label=(x,), draws=200) for x in "aab")
-    assert a == b and (a.lo, a.hi) != (c.lo, c.hi)
+@pytest.mark.parametrize("over", ["instances", "templates"])
+def test_equal_data_has_equal_intervals_whatever_it_is_called(over: str) -> None:
+    rng = np.random.default_rng(3)
+    v = (rng.random((2, 60)) < 0.4).astype(float)
+    v[0, 5] = np.nan
+    strata = ["a"] * 20 + ["b"] * 25 + ["c"] * 14 + ["d"]
+    first = bootstrap_mean(v, strata, over=over, draws=200)  # type: ignore[arg-type]
+    order = rng.permutation(60)
+    names = {"a": "zebra", "b": "10", "c": "9", "d": "x"}
+    again = bootstrap_mean(v[:, order], [names[strata[i]] for i in order], over=over, draws=200)  # type: ignore[arg-type]
+    assert (again.lo, again.hi, again.n) == (first.lo, first.hi, first.n)
+    v[1, 0] = 1 - v[1, 0]
+    assert (first.lo, first.hi) != (lambda x: (x.lo, x.hi))(bootstrap_mean(v, strata, over=over, draws=200))  # type: ignore[arg-type]
     assert generator("a", 1).integers(1 << 30) == generator("a", 1).integers(1 << 30)
+
+
+def test_drawn_weights_have_the_moments_of_their_definition() -> None:
+    """Rao and Wu: mean 1, variance of a member n/(n-1) * (1 - 1/n) = 1, and the mean over members is 1 in each draw."""
+    w = _weights(np.random.default_rng(0), 20_000, 8)
+    assert w.mean(axis=1) == pytest.approx(np.ones(20_000))
+    assert w.mean(axis=0) == pytest.approx(np.ones(8), abs=0.03) and w.var(axis=0) == pytest.approx(
+        np.ones(8), abs=0.05
+    )
 
 
 @pytest.mark.parametrize("over", ["instances", "templates"])
@@ -134,7 +160,7 @@ def test_coverage(over: str) -> None:
         p = rng.beta(1.5, 1.5, size=20)
         v = (rng.random((20, 16)) < p[:, None]).astype(float)
         strata = np.repeat(np.arange(20), 16).tolist()
-        got = bootstrap_mean(v.ravel(), strata, label=(trial,), over=over, draws=400)  # type: ignore[arg-type]
+        got = bootstrap_mean(v.ravel(), strata, over=over, draws=400)  # type: ignore[arg-type]
         truth = float(p.mean()) if over == "instances" else 0.5
         hits += (got.lo or 0) <= truth <= (got.hi or 0)
     assert 0.915 <= hits / 250 <= 0.985
@@ -148,13 +174,13 @@ def test_coverage_with_few_templates_and_few_seeds() -> None:
     for trial in range(250):
         p = rng.beta(1.5, 1.5, size=6)
         v = (rng.random((6, 16)) < p[:, None]).astype(float).ravel()
-        got = bootstrap_mean(v, np.repeat(np.arange(6), 16).tolist(), label=(trial,), over="templates", draws=400)
+        got = bootstrap_mean(v, np.repeat(np.arange(6), 16).tolist(), over="templates", draws=400)
         few += (got.lo or 0) <= 0.5 <= (got.hi or 0)
         q = np.clip(0.5 + 0.08 * rng.standard_normal(3), 0, 1)
         runs = (rng.random((3, 200)) < q[:, None]).astype(float)
-        got = bootstrap_mean(runs, ["a"] * 200, label=(trial,), draws=400)
+        got = bootstrap_mean(runs, ["a"] * 200, draws=400)
         seeds += (got.lo or 0) <= 0.5 <= (got.hi or 0)
-        got = bootstrap_mean((rng.random((3, 200)) < 0.5).astype(float), ["a"] * 200, label=(trial,), draws=400)
+        got = bootstrap_mean((rng.random((3, 200)) < 0.5).astype(float), ["a"] * 200, draws=400)
         agree += (got.lo or 0) <= 0.5 <= (got.hi or 0)
         width += ((got.hi or 0) - (got.lo or 0)) / 250
     assert few / 250 >= 0.915 and seeds / 250 >= 0.915

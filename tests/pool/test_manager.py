@@ -1,7 +1,6 @@
 """The pool without HTTP: at most once, infra errors, rebuilding, queueing. The environment counts its steps."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -163,9 +162,7 @@ def test_silent_holder_loses_its_slot_but_a_running_call_pins_it() -> None:
     async def test(pool: Pool) -> None:
         lease = await pool.allocate("gone", 0.2, 1, "")
         await pool.call(lease, "r", 0, reset)
-        start = time.monotonic()
         assert (await pool.call(lease, "a", 0, act(Type("!slow")))).status == 200  # 0.3 s, longer than the lease
-        assert time.monotonic() - start < 1
         other = await pool.allocate("next", 30, 3, "")
         assert other.slot == lease.slot and other.token > lease.token
         with pytest.raises(LeaseEnded, match="expired"):
@@ -176,6 +173,8 @@ def test_silent_holder_loses_its_slot_but_a_running_call_pins_it() -> None:
 
 
 def test_booting_slots_block_nobody_and_failed_boots_are_tried_again() -> None:
+    booted = asyncio.Event()
+
     class Flaky(NoopProvider):
         tries = 0
 
@@ -184,7 +183,7 @@ def test_booting_slots_block_nobody_and_failed_boots_are_tried_again() -> None:
             if self.tries == 2:
                 raise RuntimeError("no memory")
             if self.tries == 3:
-                await asyncio.sleep(0.4)
+                await booted.wait()
             return NoopEnv()
 
     async def main() -> None:
@@ -192,11 +191,10 @@ def test_booting_slots_block_nobody_and_failed_boots_are_tried_again() -> None:
         await pool.start()
         lease = await pool.allocate("a", 30, 1, "")
         await pool.call(lease, "r", 0, reset)
-        start = time.monotonic()
         for i in range(20):
             await pool.call(lease, str(i), i, CLICK)
-        assert time.monotonic() - start < 0.3  # the other slot is still booting
-        assert pool.table.state.count("down") == 1
+        assert pool.table.state.count("down") == 1  # the other slot is still booting
+        booted.set()
         assert (await pool.allocate("b", 30, 3, "")).slot != lease.slot
         await pool.stop()
 

@@ -42,6 +42,21 @@ def test_where_rl_is_worse_and_what_it_does_there(world):
     assert (diagnosis.worse(bench)["mean"] < 0).all()
 
 
+def test_the_page_shows_the_largest_loss_first_and_no_small_templates():
+    def row(template, mean, lo, hi, n):
+        return dict(
+            zip(diagnosis.WORSE, ("grpo", "fresh", template, 0.5, 0.5 + mean, mean, lo, hi, n, 1, "1x"), strict=True)
+        )
+
+    lost = pd.DataFrame([row("a", -0.5, -0.9, 0.2, 6), row("b", -0.3, -0.5, -0.1, 40), row("c", -0.1, -0.2, 0.1, 40)])
+    heading, note, table = diagnosis._lost(lost, several=False)
+    assert heading == "Where RL is worse than SFT" and "1 of 2 are beyond chance" in note
+    assert "1 with fewer than 10 paired instances are left out" in note
+    assert list(table["template"]) == ["b, fresh", "c, fresh"] and list(table["beyond chance"]) == ["yes", "no"]
+    assert list(table["difference"]) == ["-30.0 pp [-50.0, -10.0]", "-10.0 pp [-20.0, +10.0]"] and "recipe" not in table
+    assert "On no template" in diagnosis._lost(lost[:1], several=True)[2].iloc[0, 0]
+
+
 def test_causes_are_counted(world):
     rows, _, bench = world
     found = diagnosis.causes(bench)
@@ -54,23 +69,37 @@ def test_causes_are_counted(world):
 
 def test_limits_follow_the_data(world):
     _, data, _ = world
-    said = " ".join(limits.limits(data, summarise(data)))
-    assert "One training seed" in said and "6 held-out templates" in said and "One suite (miniwob)" in said
+
+    def told(summary):
+        return {heading: " ".join(said) for heading, said in limits.limits(data, summary)}
+
+    said = told(summarise(data))
+    assert list(said) == ["Chance", "Tasks", "Episodes", "Records"]
+    assert "(base)" in said["Episodes"] and "without a result" not in said["Episodes"]
+    assert said["Chance"].startswith("One training seed") and "6 held-out templates" in said["Tasks"]
+    assert "One suite (miniwob)" in said["Tasks"] and "only 2 instances" in said["Tasks"]
     many = json.loads(json.dumps(summarise(data)))
     for cell in many["benchmarks"]["miniwob"]["gain"]["grpo"].values():
         cell |= {"mean": 0.2, "lo": 0.19, "hi": 0.21}
-    assert "holds zero" not in " ".join(limits.limits(data, many))
-    many["benchmarks"]["miniwob"]["gain"]["grpo"]["fresh"] |= {"lo": -0.1}
-    assert "fresh instances: the interval holds zero" in " ".join(limits.limits(data, many))
+    assert "holds zero" not in told(many)["Chance"] and "wider than" not in told(many)["Chance"]
+    for split in ("fresh", "heldout"):
+        many["benchmarks"]["miniwob"]["gain"]["grpo"][split] |= {"lo": -0.1}
+    found = told(many)["Chance"]
+    assert "2 of 3 gains of RL over SFT may be chance, since the interval holds zero: grpo (fresh, heldout)." in found
+    assert "2 of 3 of their intervals are wider than 10 points, the widest 31 (grpo (heldout))" in found
+    many["benchmarks"]["miniwob"]["coverage"]["grpo"]["rl"]["fresh"] = {"planned": 40, "measured": 38, "share": 0.95}
+    assert "2 of 40 (rl grpo, fresh)" in told(many)["Episodes"]
 
 
 def test_origins_come_from_the_records():
-    made = {"rl/grpo/seed0": {"params": {"rl": {"lr": 0.5, "groups": 16}, "sweep.seed": [0]}, "digest": "d" * 64,
+    made = {"rl/grpo/seed0": {"params": {"rl": {"lr": 0.5, "groups": 16}, }, "digest": "d" * 64,
             "git": {"commit": "a" * 40, "dirty": True}, "dvc_lock_sha256": "b" * 64,
             "inputs": {"src/guiderail/train": "1", "results/demos": "2"}}}  # fmt: skip
     assert origins.changed_params(made).to_dict("records") == [
         {"parameter": "rl.lr", "value": "0.5", "default": "0.0005"}
     ]
+    changed = origins.changed_params(made, {"recipe": ["grpo", "rloo"], "seed": [0], "benchmark": ["miniwob"]})
+    assert list(changed["parameter"]) == ["rl.lr", "sweep.recipe"] and changed["value"][1] == '["grpo", "rloo"]'
     assert origins.data_hashes(made).to_dict("records") == [
         {"data": "results/demos", "sha256": "2", "read by": "1 outputs"}
     ]

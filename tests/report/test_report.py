@@ -22,6 +22,9 @@ from guiderail.report import curves, page, tables
 from guiderail.report.build import build
 from guiderail.report.data import ReportError, load, read_curves
 from guiderail.report.summary import Bench, summarise
+from guiderail.report.viewer import names
+from guiderail.report.viewer.index import Index
+from guiderail.report.viewer.queries import Explorer
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>$\\frac{|`[a](http://x)\u202e\x07"
 
@@ -85,11 +88,44 @@ def test_excluded_episodes_are_counted_and_enter_no_mean(tmp_path: Path) -> None
     assert lost["n"] == 0 and pd.isna(lost["mean"])
 
 
+def test_each_strip_names_its_episode_and_how_to_play_it_again(made: Made) -> None:
+    data = load(made.params, made.results)
+    strips = json.loads((made.results / "evaluate/grpo/seed0/miniwob/metrics.json").read_text())["strips"]
+    checkpoint, task, number = strips[0]
+    name = f"evaluate/grpo/seed0/miniwob/{checkpoint}/{task}/{number}"
+    index = Index(made.results, None, made.results.parent / "index.sqlite")
+    index.refresh()
+    assert Explorer(index).one(name) is not None  # what the explorer and `guiderail replay` call it
+    for page_of in ("report.md", "index.html"):
+        text = (made.out / page_of).read_text()
+        assert text.count("guiderail replay evaluate/") == len(strips) and f"guiderail replay {name}" in text
+    assert names.commands({"run": "evaluate/grpo/seed0/sop"}, made.results) == {"recorded": None, "policy": None}
+    assert data.recipes == ["grpo"] and "RL (grpo) solves" in (made.out / "report.md").read_text().split("##")[0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "kind"),
+    [
+        ((0.1, 0.05, 0.2), "gain"),
+        ((0.1, -0.05, 0.2), "open"),
+        ((-0.1, -0.2, -0.05), "loss"),
+        ((-0.1, -0.2, 0.1), "open"),
+    ],
+)
+def test_only_a_gain_beyond_chance_is_green(made: Made, gain: tuple[float, float, float], kind: str) -> None:
+    summary = json.loads((made.out / "summary.json").read_text())
+    summary["gain"]["grpo"]["fresh"] = dict(zip(("mean", "lo", "hi"), gain, strict=True)) | {"n": 40}
+    (card,) = [c for c in page._cards(summary, load(made.params, made.results)) if "over SFT" in c["name"]]
+    assert card["kind"] == kind
+    assert ".card.gain { border-top-color: var(--gain)" in page.TEMPLATE.read_text()
+    assert ".card.open" not in page.TEMPLATE.read_text()
+
+
 def test_totals_come_from_provenance_and_metrics(made: Made) -> None:
     summary = json.loads((made.out / "summary.json").read_text())
     assert summary["stages"]["rl/grpo/seed0"] == {
         "seconds": 330.0, "cpu_seconds": None, "peak_memory_bytes": int(8e8 + 330e6), "env_steps": 4000,
-        "replay_steps": None, "tokens": 90000,
+        "replay_steps": None, "tokens": 90000, "remembered_steps": None, "remembered_tokens": None,
     }  # fmt: skip
     assert summary["totals"]["seconds"] == 20 + 35 + 95 + 330 + 6 + 110
     assert summary["totals"]["peak_memory_bytes"] == int(8e8 + 330e6)
@@ -167,7 +203,7 @@ def test_markdown_tables_hold_and_links_exist(made: Made) -> None:
 def test_svgs_are_well_formed_and_carry_no_date(made: Made) -> None:
     files = sorted((made.out / "figures").glob("*.svg"))
     assert {f.stem for f in files} == {
-        "success", "templates-grpo", "heat-grpo", "episode-ends", "rl-curves", "sft-curves", "stage-seconds",
+        "success", "templates", "heat", "episode-ends", "rl-curves", "sft-curves", "stage-seconds",
     }  # fmt: skip
     for f in files:
         ET.fromstring(f.read_text())

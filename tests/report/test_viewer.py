@@ -21,7 +21,8 @@ from viewer_world import HOSTILE, RUN
 
 from guiderail.report.viewer import episode, export, server
 from guiderail.report.viewer.index import Index
-from guiderail.report.viewer.queries import BadQuery, Explorer, Query, match
+from guiderail.report.viewer.queries import Explorer
+from guiderail.report.viewer.query import BadQuery, Query, match
 from guiderail.report.viewer.reading import disagreement
 
 GROUP = "miniwob/click-button/7/0/v0"
@@ -92,8 +93,54 @@ def test_an_episode_has_all_that_was_stored_and_says_what_was_not(world):
     assert other["steps"][3]["parse_error"] == "no call in the text" and other["steps"][3]["action"] is None
     assert "trainer" in other["missing"] and other["steps"][0]["tokens"]["trainer"] is None
     evaluated = world.client.get("/api/episode?key=evaluate/grpo/seed0/miniwob/rl/miniwob/click-button/7/0/0").json()
-    assert evaluated["steps"][0]["tokens"] is None and "tokens" in evaluated["missing"]
+    assert evaluated["steps"][0]["tokens"]["behaviour"] == [-0.1, -2.0, -0.01]
+    assert "trainer" in evaluated["missing"] and "tokens" not in evaluated["missing"]
     assert {o["key"].split("/")[0] for o in evaluated["others"]} == {"evaluate", "rl", "demos"}
+
+
+def test_what_an_episode_changed_beside_its_task(world):
+    """Two files, none, and nobody looked: three answers that must not be taken for one another."""
+    at = "evaluate/grpo/seed0/miniwob"
+
+    def of(key):
+        found = world.client.get(f"/api/episode?key={at}/{key}/7/0/0").json()
+        return found["side_effects"], "side_effects" in found["missing"]
+
+    assert of("sft/miniwob/click-drag") == (list(viewer_world.EFFECTS), False)
+    assert of("rl/miniwob/click-button") == ([], False)
+    assert of("sft/miniwob/click-button") == (None, True)
+
+
+def test_it_answers_while_a_source_is_being_read(tmp_path, monkeypatch):
+    """Episodes that are in the index and not yet counted (the first look at a run that goes on) are left out, whole."""
+    viewer_world.make(tmp_path / "results")
+    index = Index(tmp_path / "results", None, tmp_path / "index.sqlite")
+    index.refresh()
+    explorer = Explorer(index)
+    monkeypatch.setattr("guiderail.report.viewer.index._count", lambda db: None)
+    viewer_world.more(tmp_path / "results", 5)
+    assert index.refresh() == 1
+    explorer.warm()
+    for pairs, total in (([], 10), ([("q", "click")], 10), ([("q", "click"), ("steps_min", "1")], 10)):
+        page = explorer.page(Query.parse(pairs))
+        assert page["total"] == total, pairs
+    monkeypatch.undo()
+    viewer_world.more(tmp_path / "results", 6)
+    index.refresh()
+    assert explorer.page(Query.parse([("q", "click")]))["total"] == 12
+
+
+def test_a_list_says_why_a_frame_is_not_there(world, tmp_path):
+    assert world.client.get("/api/episodes").json()["no_frame"] == {}
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    for folder in (tmp_path / "results").rglob("frames"):
+        shutil.rmtree(folder)
+    index = Index(tmp_path / "results", None, tmp_path / "index.sqlite")
+    index.refresh()
+    client = TestClient(server.build_app(index), base_url="http://127.0.0.1")
+    found = client.get("/api/episodes?kind=rollout").json()
+    assert list(found["no_frame"]) == ["rollout"] and "guiderail replay" in found["no_frame"]["rollout"]
+    assert not any(e["frame_there"] for e in found["episodes"])
 
 
 def test_group_and_comparison(world):

@@ -129,6 +129,15 @@ def test_the_first_difference_is_marked(view):
     tab = view.go(PATHS["compare"])
     assert tab.locator(".pair.parts").count() == 1
     assert "Step 2" in tab.inner_text(".pair.parts h2") and "one of them has ended" in tab.inner_text(".flag")
+    told = tab.locator(".heads .command code").all_inner_texts()
+    assert [t.split("/miniwob/")[1] for t in told if "--policy" not in t] == ["sft", "rl"] and len(told) == 4
+
+
+def test_what_else_changed_is_shown_as_text(view):
+    tab = view.go(f"/episode?key={quote('evaluate/grpo/seed0/miniwob/sft/miniwob/click-drag/7/0/0', safe='')}")
+    assert "2 other files changed" in tab.inner_text(".badges")
+    assert "made Desktop/<img src=x onerror=" in tab.inner_text(".effects")
+    assert tab.evaluate("window.owned") is None and tab.locator(".effects img").count() == 0
 
 
 def test_hostile_text_is_shown_and_does_nothing(view):
@@ -159,6 +168,7 @@ def test_it_follows_a_run(web, view):
     viewer_world.more(web.root / "results", 5)
     tab.wait_for_selector("tbody tr")
     assert tab.locator("tbody tr").count() == 1
+    assert tab.inner_text(".peek") == "no frame" and "first episode of each iteration" in tab.inner_text(".results")
 
 
 def test_the_report_reads_well(web, tmp_path):
@@ -172,6 +182,11 @@ def test_the_report_reads_well(web, tmp_path):
         tab.goto((tmp_path / "out/index.html").as_uri())
         assert serious(tab) == [], width
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        wide = tab.locator(".scroll table").all()  # what does not fit can be scrolled to, and by keyboard
+        assert all(
+            t.evaluate("(t) => t.offsetWidth <= t.parentElement.scrollWidth && t.parentElement.tabIndex === 0")
+            for t in wide
+        )
         shown = tab.locator(".strip:visible").count()
         tab.get_by_role("button", name="Failures").click()
         assert 0 < tab.locator(".strip:visible").count() < shown

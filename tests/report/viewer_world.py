@@ -25,6 +25,7 @@ from guiderail.tasks.types import TaskSpec
 from guiderail.train.trace import SCHEMA
 
 HOSTILE = "</pre><script>window.owned=1</script><img src=x onerror='window.owned=2'>\u202egnitirw\0\x07 " + "A" * 20_000
+EFFECTS = ("made Desktop/<img src=x onerror='window.owned=3'>", "changed .bashrc")
 RUN = "rl/grpo/seed0"
 
 
@@ -77,8 +78,11 @@ def make(results: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
     evaluation = results / "evaluate/grpo/seed0/miniwob"
     evaluation.mkdir(parents=True)
-    played = [(tasks[0], "sft", False), (tasks[0], "rl", True), (tasks[1], "sft", True)]
-    made = [records.row(episode(t, 0, win, frames), name) for t, name, win in played]
+    played = [(tasks[0], "sft", False, None), (tasks[0], "rl", True, ()), (tasks[1], "sft", True, EFFECTS)]
+    made = [
+        records.row(dataclasses.replace(episode(t, 0, win, frames), side_effects=effects), name)
+        for t, name, win, effects in played
+    ]
     made.append(records.row(episode(tasks[1], 0, False, frames, HOSTILE), "rl"))
     records.table(made).to_parquet(evaluation / "episodes.parquet", index=False)
     demos = results / "demos"

@@ -37,7 +37,7 @@ deps = lambda s: [d.def_path for d in s.deps if type(d).__name__ != "ParamsDepen
 print(json.dumps({s.addressing: [deps(s), [o.def_path for o in s.outs]] for s in stages}))
 """
     dvc = json.loads(project.run("python", "-c", script).splitlines()[-1])
-    plan = project.snakemake("-n", "-F", "-p", "--nolock", GUIDERAIL_LEDGER="off")
+    plan = project.snakemake("-n", "-F", "-p", "--nolock", "--quiet", "host", GUIDERAIL_LEDGER="off")
     jobs = {}
     for block in plan.split("\nrule ")[1:]:
         fields = dict(

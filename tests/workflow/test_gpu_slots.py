@@ -112,7 +112,7 @@ def test_the_job_sees_its_devices_and_holds_them_too(tmp_path, monkeypatch):
     show = "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'], len(os.listdir('/proc/self/fd')))"
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        assert job.run([sys.executable, "-c", show], tmp_path / "log", slots) == 0
+        assert job.run([sys.executable, "-c", show], tmp_path / "log", slots) == (0, False)
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

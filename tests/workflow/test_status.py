@@ -9,7 +9,7 @@ import pytest
 
 from guiderail.stages import attempts
 from guiderail.stages.paths import WORK
-from guiderail.status import Row, changes, held, show
+from guiderail.status import Row, changes, goes_on, held, reached, saved, show
 
 
 def state(project):
@@ -105,3 +105,34 @@ def test_the_newest_note_counts(tmp_path):
         folder.mkdir(parents=True)
         (folder / attempts.FILE).write_text(json.dumps({"job": "rl@a-0", "pid": k, "began": began}))
     assert attempts.notes(tmp_path)["rl@a-0"][0].pid == 1
+
+
+def attempt(folder, states, steps):
+    """An attempt folder with checkpoints of these counts and curves of these steps."""
+    for n in states:
+        (folder / f"state-{n:08d}").mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state-00000099.tmp").mkdir()  # being written when the process died
+    rows = [json.dumps({"step": k, "success": 0.25, "loss": 1.5}) + "\n" for k in range(steps)]
+    (folder / "curves.jsonl").write_text("".join(rows) + '{"step": 5')
+
+
+@pytest.mark.parametrize(
+    ("states", "steps", "where"),
+    [((15, 16), 16, 16), ((12, 14), 15, 14), ((), 2, 0)],  # stopped after a save; killed between saves; before one
+)
+def test_it_says_where_the_checkpoint_stands_not_where_the_curves_end(tmp_path, states, steps, where):
+    folder = tmp_path / "rl" / "abc"
+    attempt(folder, states, steps)
+    assert saved(folder) == where
+    told = goes_on(folder, lambda: "abc" + "0" * 61)
+    assert told == (f"; the same command goes on after {where} iterations" if where else "")
+    assert "goes on" not in goes_on(folder, lambda: "abd" + "0" * 61)  # other parameters: another attempt folder
+    assert reached(folder) == f"{steps} iterations done, success 0.25, loss 1.5"
+
+
+def test_phases_count_together(tmp_path):
+    folder = tmp_path / "rl" / "abc"
+    attempt(folder / "phase0", (8, 10), 10)
+    attempt(folder / "phase1", (2,), 2)
+    assert saved(folder) == 12

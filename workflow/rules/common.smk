@@ -22,6 +22,8 @@ onsuccess:
 
 onerror:
     ledger.seen()
+    told = "The same command goes on from here. `guiderail status` says what is done, and why the rest is not."
+    print(told, file=sys.stderr)
 
 
 wildcard_constraints:

@@ -39,7 +39,6 @@ rule report:
                 "{name}.csv",
                 "{name}.json",
                 "figures/{name}.svg",
-                "figures/{name}.png",
             ],
             caption="../report/report.rst",
             category="Report",

@@ -72,9 +72,9 @@ def judge(rows: Mapping[str, pd.DataFrame], merged: str, *, draws: int, confiden
     template = dict(zip(everything["task"].astype(str), everything["template"].astype(str), strict=True))
     found = {n: records.outcomes(r) for n, r in rows.items()}
     return Verdict(
-        {n: success([o], template, label=(n,), draws=draws, confidence=confidence) for n, o in found.items()},
+        {n: success([o], template, draws=draws, confidence=confidence) for n, o in found.items()},
         {
-            n: paired_difference([o], [found[merged]], template, label=(n, merged), draws=draws, confidence=confidence)
+            n: paired_difference([o], [found[merged]], template, draws=draws, confidence=confidence)
             for n, o in found.items()
             if n != merged
         },

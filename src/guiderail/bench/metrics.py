@@ -12,23 +12,18 @@ from typing import Any
 import pandas as pd
 
 from guiderail.bench import records
-from guiderail.bench.evaluate import Result
+from guiderail.bench.evaluate import Result, costs
 from guiderail.bench.stats import paired_difference, success
 from guiderail.params import Evaluate
 
 PAIRS = (("base", "sft"), ("sft", "rl"), ("base", "rl"))
 
 
-def split_metrics(
-    rows: pd.DataFrame, template: Mapping[str, str], label: tuple[str, ...], p: Evaluate
-) -> dict[str, Any]:
+def split_metrics(rows: pd.DataFrame, template: Mapping[str, str], p: Evaluate) -> dict[str, Any]:
     """Success, coverage, exclusions by cause, steps and parse failures of one checkpoint on one split, by group too."""
 
-    def interval(part: pd.DataFrame, *more: str) -> dict[str, Any]:
-        found = success(
-            [records.outcomes(part)], template, label=(*label, *more), draws=p.bootstrap, confidence=p.confidence
-        )
-        return found.to_json()
+    def interval(part: pd.DataFrame) -> dict[str, Any]:
+        return success([records.outcomes(part)], template, draws=p.bootstrap, confidence=p.confidence).to_json()
 
     done = records.measured(rows)
     return {
@@ -39,8 +34,8 @@ def split_metrics(
         "excluded": records.excluded(rows),
         "steps_mean": float(done["steps"].mean()) if len(done) else None,
         "parse_failures": int(done["parse_failures"].sum()),
-        "domains": {str(k): interval(v, "domain", str(k)) for k, v in rows.groupby("domain")},
-        "templates": {str(k): interval(v, "template", str(k)) for k, v in rows.groupby("template")},
+        "domains": {str(k): interval(v) for k, v in rows.groupby("domain")},
+        "templates": {str(k): interval(v) for k, v in rows.groupby("template")},
     }
 
 
@@ -51,9 +46,9 @@ def metrics(results: Mapping[str, Result], p: Evaluate) -> dict[str, Any]:
     splits = list(dict.fromkeys(everything["split"].astype(str)))
     checkpoints = {
         name: {
-            "splits": {s: split_metrics(r.rows[r.rows["split"] == s], template, (name, s), p) for s in splits},
+            "splits": {s: split_metrics(r.rows[r.rows["split"] == s], template, p) for s in splits},
             "resampled": r.resampled,
-            "remembered": r.remembered,
+            **costs([r]),
         }
         for name, r in results.items()
     }
@@ -64,7 +59,6 @@ def metrics(results: Mapping[str, Result], p: Evaluate) -> dict[str, Any]:
         gains[f"{before}->{after}"] = {}
         for split in splits:
             old, new = (records.outcomes(r.rows[r.rows["split"] == split]) for r in (results[before], results[after]))
-            label = (before, after, split)
-            found = paired_difference([old], [new], template, label=label, draws=p.bootstrap, confidence=p.confidence)
+            found = paired_difference([old], [new], template, draws=p.bootstrap, confidence=p.confidence)
             gains[f"{before}->{after}"][split] = found.to_json()
     return {"checkpoints": checkpoints, "gains": gains, "confidence": p.confidence, "bootstrap": p.bootstrap}

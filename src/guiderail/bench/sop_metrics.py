@@ -18,7 +18,7 @@ from guiderail.bench.stats import Interval, bootstrap_mean, nothing
 Rows = Sequence[Mapping[str, Any]]
 
 
-def progress(rows: Rows, *, draws: int = 2000, confidence: float = 0.95, label: str = "sop") -> dict[str, Interval]:
+def progress(rows: Rows, *, draws: int = 2000, confidence: float = 0.95) -> dict[str, Interval]:
     """SOP numbers over the n trajectories without error, s leading matches of n_i steps::
 
         tsr = mean[s_i = n_i]      pg = mean(s_i / n_i)      score = (pg + tsr) / 2
@@ -30,25 +30,25 @@ def progress(rows: Rows, *, draws: int = 2000, confidence: float = 0.95, label: 
     pg = np.array([r["s"] / r["n"] for r in done])
     values = {"tsr": tsr, "pg": pg, "score": (tsr + pg) / 2}
     return {
-        k: bootstrap_mean(v, ["all"] * len(v), label=(label, k), draws=draws, confidence=confidence)
+        k: bootstrap_mean(v, ["all"] * len(v), draws=draws, confidence=confidence)
         if len(v)
         else nothing("no measured trajectory")
         for k, v in values.items()
     }
 
 
-def steps(rows: Rows, *, draws: int = 500, confidence: float = 0.95, label: str = "steps") -> dict[str, Any]:
+def steps(rows: Rows, *, draws: int = 500, confidence: float = 0.95) -> dict[str, Any]:
     """Over all steps that were asked: type match, grounding (of clicks and long presses answered as such), success
     (exact), and the same per kind of expected action."""
     asked = [(r["episode_id"], s) for r in rows if r["error"] is None for s in r["steps"]]
 
-    def over(chosen: list[tuple[str, Mapping[str, Any]]], key: str, *more: str) -> Interval:
+    def over(chosen: list[tuple[str, Mapping[str, Any]]], key: str) -> Interval:
         found = [(e, float(s[key])) for e, s in chosen if s[key] is not None]
         if not found:
             return nothing("no such step")
         names, values = zip(*found, strict=True)
         options: dict[str, Any] = {"draws": draws, "confidence": confidence, "over": "templates"}
-        return bootstrap_mean(np.array(values), names, label=(label, key, *more), **options)
+        return bootstrap_mean(np.array(values), names, **options)
 
     kinds: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for e, s in asked:
@@ -58,7 +58,7 @@ def steps(rows: Rows, *, draws: int = 500, confidence: float = 0.95, label: str 
         "asked": len(asked),
         **{k: over(asked, v) for k, v in names.items()},
         "actions": {
-            kind: {"n": len(part), **{k: over(part, v, kind) for k, v in names.items()}}
+            kind: {"n": len(part), **{k: over(part, v) for k, v in names.items()}}
             for kind, part in sorted(kinds.items())
         },
     }

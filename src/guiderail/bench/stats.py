@@ -1,7 +1,8 @@
 """Success rates and differences with intervals that mean something.
 
-Guarantees: an interval is a pure function of the data, the confidence and a label (the generator is seeded by hashing
-the label, never by a clock); nothing measured gives no number but a reason; constant data never gives zero width.
+Guarantees: an interval is a pure function of the data and the confidence: the generator is seeded by hashing the values
+themselves, whatever instances and templates are called and in whatever order they come, never by a name or a clock; so
+equal data has equal intervals. Nothing measured gives no number but a reason; constant data never gives zero width.
 Does not correct for multiple comparisons: with many templates some intervals miss by chance.
 
 Three sources of chance are kept apart. *Instances*: which seeds of a template were drawn (templates held fixed, the
@@ -15,6 +16,7 @@ import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -81,7 +83,8 @@ def _weights(rng: np.random.Generator, draws: int, members: int) -> Floats:
     """
     if members < 2:
         return np.ones((draws, members))
-    counts = rng.multinomial(members - 1, np.full(members, 1 / members), size=draws)
+    drawn = rng.integers(members, size=(draws, members - 1)) + members * np.arange(draws)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=draws * members).reshape(draws, members)
     return np.asarray(counts * (members / (members - 1)), dtype=np.float64)
 
 
@@ -102,21 +105,22 @@ def student_quantile(p: float, dof: float) -> float:
     return z + math.fsum(t / nu ** (i + 1) for i, t in enumerate(terms))
 
 
-def _pool_singletons(strata: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Stratum index per member; strata with one member are merged, for alone they would show no variance at all."""
-    counts: dict[Hashable, int] = {}
-    for s in strata:
-        counts[s] = counts.get(s, 0) + 1
-    names: dict[Hashable, int] = {}
-    merged = object()
-    return np.array([names.setdefault(s if counts[s] > 1 else merged, len(names)) for s in strata], dtype=np.int64)
+def _canonical(v: Floats, strata: Sequence[Hashable]) -> tuple[Floats, tuple[int, ...]]:
+    """`v` [runs, instances] with its columns in an order that only the values decide, and the sizes of the strata in
+    that order: instances sorted within their stratum, strata by size and content."""
+    where: dict[Hashable, list[int]] = {}
+    for k, stratum in enumerate(strata):
+        where.setdefault(stratum, []).append(k)
+    parts = [v[:, members] + 0.0 for members in where.values()]  # + 0.0: a negative zero is a zero
+    parts = [part[:, np.lexsort(part[::-1])] for part in parts]
+    parts.sort(key=lambda part: (part.shape[1], part.tobytes()))
+    return np.concatenate(parts, axis=1), tuple(part.shape[1] for part in parts)
 
 
 def bootstrap_mean(
     values: Floats,
     strata: Sequence[Hashable],
     *,
-    label: Sequence[object] = (),
     over: Over = "instances",
     draws: int = 2000,
     confidence: float = 0.95,
@@ -140,34 +144,45 @@ def bootstrap_mean(
     n = int(seen.sum())
     if n == 0:
         return nothing("no measured episode")
-    filled = np.where(seen, v, 0.0)
-    mean = float(filled.sum() / n)
+    mean = float(np.where(seen, v, 0.0).sum() / n)
     if np.ptp(v[seen]) == 0:  # constant: the bootstrap would claim certainty; Wilson's bound on "0 of n" is honest
         half = wilson(0, v.shape[1], confidence).hi or 0.0
         return Interval(mean, max(span[0], mean - half), min(span[1], mean + half), n)
+    ordered, sizes = _canonical(v, names)
+    lo, hi = _percentiles(ordered.tobytes(), len(v), sizes, over, draws, confidence)
+    return Interval(mean, max(span[0], min(lo, mean)), min(span[1], max(hi, mean)), n)
 
-    rng = generator("bootstrap", over, *label)
+
+@lru_cache(maxsize=1024)
+def _percentiles(
+    data: bytes, runs: int, sizes: tuple[int, ...], over: Over, draws: int, confidence: float
+) -> tuple[float, float]:
+    """Interval of the mean of `_canonical` values. Remembered: base and SFT are the same under every recipe."""
+    v = np.frombuffer(data, dtype=np.float64).reshape(runs, -1)
+    seen = ~np.isnan(v)
+    filled = np.where(seen, v, 0.0)
+    mean = float(filled.sum() / seen.sum())
+    rng = generator("bootstrap", over, runs, sizes, hashlib.sha256(data).hexdigest())
     if over == "instances":
-        index = _pool_singletons(names)
-        member = np.ones((draws, len(names)))
-        for stratum in range(int(index.max()) + 1):
-            where = np.flatnonzero(index == stratum)
-            member[:, where] = _weights(rng, draws, len(where))
-        dof = len(names) - int(index.max()) - 1
+        # templates with one instance are merged, for alone they would show no variance at all; they come first
+        ones = sizes.count(1)
+        strata = (ones, *sizes[ones:]) if ones else sizes
+        member = np.concatenate([_weights(rng, draws, size) for size in strata], axis=1)
+        dof = len(v[0]) - len(strata)
     else:
-        index = np.unique(np.array(names, dtype=str), return_inverse=True)[1]
-        dof = int(index.max())
-        member = _weights(rng, draws, dof + 1)[:, index]
-    run = _weights(rng, draws, v.shape[0])
+        strata = sizes
+        member = np.repeat(_weights(rng, draws, len(strata)), strata, axis=1)
+        dof = len(strata) - 1
+    run = _weights(rng, draws, runs)
     top = (run * (member @ filled.T)).sum(axis=1)
     bottom = (run * (member @ seen.astype(np.float64).T)).sum(axis=1)
     means = top[bottom > 0] / bottom[bottom > 0]
     upper = 0.5 + confidence / 2
     lo, hi = (float(q) for q in np.quantile(means, [1 - upper, upper]))
+    index = np.repeat(np.arange(len(strata)), strata)
     stretch = student_quantile(upper, _satterthwaite(v, index, float(means.var()), dof))
     stretch /= NormalDist().inv_cdf(upper)
-    lo, hi = mean - stretch * (mean - lo), mean + stretch * (hi - mean)
-    return Interval(mean, max(span[0], min(lo, mean)), min(span[1], max(hi, mean)), n)
+    return mean - stretch * (mean - lo), mean + stretch * (hi - mean)
 
 
 def _satterthwaite(v: Floats, index: NDArray[np.int64], variance: float, dof: int) -> float:
@@ -200,21 +215,19 @@ def _matrix(runs: Sequence[Outcomes]) -> tuple[list[str], Floats]:
 
 
 def success(
-    runs: Sequence[Outcomes], template: Mapping[str, str], *, label: Sequence[object] = (), over: Over = "instances",
-    draws: int = 2000, confidence: float = 0.95,
+    runs: Sequence[Outcomes], template: Mapping[str, str], *, over: Over = "instances", draws: int = 2000,
+    confidence: float = 0.95,
 ) -> Interval:  # fmt: skip
     """Mean success of `runs` (one {task id: 0 or 1} of measured episodes per training seed)."""
     tasks, v = _matrix(runs)
     if not tasks:
         return nothing("no measured episode")
-    return bootstrap_mean(
-        v, [template[t] for t in tasks], label=("success", *label), over=over, draws=draws, confidence=confidence
-    )
+    return bootstrap_mean(v, [template[t] for t in tasks], over=over, draws=draws, confidence=confidence)
 
 
 def paired_difference(
-    before: Sequence[Outcomes], after: Sequence[Outcomes], template: Mapping[str, str], *, label: Sequence[object] = (),
-    over: Over = "instances", draws: int = 2000, confidence: float = 0.95,
+    before: Sequence[Outcomes], after: Sequence[Outcomes], template: Mapping[str, str], *, over: Over = "instances",
+    draws: int = 2000, confidence: float = 0.95,
 ) -> Interval:  # fmt: skip
     """Mean of after - before over the instances measured in both, per training seed (same length, same order).
 
@@ -227,6 +240,5 @@ def paired_difference(
     if not tasks:
         return nothing("no instance measured in both")
     return bootstrap_mean(
-        v, [template[t] for t in tasks], label=("difference", *label), over=over, draws=draws, confidence=confidence,
-        span=(-1.0, 1.0),
-    )  # fmt: skip
+        v, [template[t] for t in tasks], over=over, draws=draws, confidence=confidence, span=(-1.0, 1.0)
+    )

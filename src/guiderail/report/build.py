@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 
 from guiderail.bench.protocols import PROTOCOLS as RECORDED
 from guiderail.report import compare, curves, diagnosis, figures, filmstrip, judges, retrieval, side_effects, tables
+from guiderail.report import verdict as verdicts
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLIT_NAME, draw, series_label
 from guiderail.report.summary import Bench, Tree, summarise
+from guiderail.report.viewer import names
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Strip:
-    """A film strip: its PNG, how it is filed, and the model's own words per step (unescaped)."""
+    """A film strip: its PNG, how it is filed, the model's own words per step (unescaped), what the episode is called,
+    and the command that plays it again ("": its screens are a recording's)."""
 
     path: str
     checkpoint: str
@@ -42,6 +45,8 @@ class Strip:
     title: str
     instruction: str
     steps: list[dict[str, str]]
+    name: str
+    replay: str
 
 
 @dataclass
@@ -73,29 +78,27 @@ def _figures(out: Path, bench: Bench, tree: Tree, templates: pd.DataFrame, prefi
     data, first = bench.data, bench.benchmark == bench.data.benchmarks[0]
     made: list[Picture] = []
 
-    def add(name: str, heading: str, caption: str, make: Callable[[], Figure]) -> None:
-        draw(out / "figures" / f"{prefix}{name}", make)
+    def add(name: str, heading: str, caption: str, make: Callable[[], Figure], png: bool = False) -> None:
+        draw(out / "figures" / f"{prefix}{name}", make, png)
         made.append(Picture(f"figures/{prefix}{name}", heading, caption))
 
     add(
         "success", "Success", "Share of tasks solved by each checkpoint, with intervals.",
-        lambda: figures.success_bars(bench, tree),
+        lambda: figures.success_bars(bench, tree), png=True,
     )  # fmt: skip
-    for recipe in data.recipes:
-        tail = f" ({recipe})" if len(data.recipes) > 1 else ""
-        add(
-            f"templates-{recipe}", f"Every template{tail}", "Success per template for each checkpoint.",
-            lambda r=recipe: figures.template_dumbbells(bench, templates, r),  # type: ignore[misc]
-        )  # fmt: skip
-        add(
-            f"heat-{recipe}", f"Every template as a map{tail}", "Success in percent: base, SFT and RL on every split.",
-            lambda r=recipe: diagnosis.heat_map(bench, templates, r),  # type: ignore[misc]
-        )  # fmt: skip
+    add(
+        "templates", "Every template", "Success per template for each checkpoint, the hardest at the bottom.",
+        lambda: figures.template_dumbbells(bench, templates),
+    )  # fmt: skip
+    add(
+        "heat", "Every template as a map", "Success in percent: base, SFT and RL on every split.",
+        lambda: diagnosis.heat_map(bench, templates),
+    )  # fmt: skip
     add("episode-ends", "How episodes end", "Shares of all planned episodes.", lambda: figures.episode_ends(bench))
     if first and curves.rl_panels(data):
         add(
             "rl-curves", "RL training", "Raw values faintly, running mean on top, one line per seed.",
-            lambda: curves.rl_curves(data),
+            lambda: curves.rl_curves(data), png=True,
         )  # fmt: skip
     if first and curves.sft_panels(data):
         add(
@@ -128,6 +131,7 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
     data = bench.data
     for recipe in data.recipes:
         point = (recipe, data.seeds[0], bench.benchmark)
+        run = f"evaluate/{recipe}/seed{data.seeds[0]}/{bench.benchmark}"
         for n, picked in enumerate(data.metrics[point].get("strips", [])):
             checkpoint, task, number = picked
             if checkpoint != "rl" and recipe != data.recipes[0]:
@@ -143,11 +147,10 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
             path = f"figures/strips/{prefix}{label}-{n:02d}-{row['template']}-{row['kind']}.png"
             filmstrip.save(filmstrip.episode_strip(row, data.evaluations[point] / "frames", shown), out / path)
             title = f"{series_label(checkpoint, recipe, data.recipes)} · {row['template']} · {row['split']}"
-            made.append(
-                Strip(
-                    path, checkpoint, str(row["kind"]), str(row["cause"]), title, str(row["instruction"]), _steps(row)
-                )
-            )
+            name = names.evaluated(run, checkpoint, str(task), int(number))
+            replay = "" if names.recorded(run) else names.command(name)
+            kind, cause, said = (str(row[k]) for k in ("kind", "cause", "instruction"))
+            made.append(Strip(path, checkpoint, kind, cause, title, said, _steps(row), name, replay))
     return made
 
 
@@ -164,6 +167,10 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             tree["scores"] = compare.recorded_scores(Bench(data, name))
     compared = summary["comparison"] = compare.comparison(data, summary["benchmarks"])
     tables.write(compare.table(compared), out / "comparison.csv")
+    best = Bench(data, data.benchmarks[0])
+    against = summary["versus"] = verdicts.versus(best)
+    tables.write(verdicts.table(against), out / "versus.csv")
+    summary["verdict"] = verdicts.sentence(compared, against, best.confidence)
     (out / "summary.json").write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n")
     sections = []
     for benchmark in data.benchmarks:
@@ -201,12 +208,15 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             note = "Trajectories done whole (TSR), mean share of steps before the first miss (PG), and their mean."
             if RECORDED[benchmark] != "sop":
                 note = "Trajectories with every step right (TSR), mean share of right steps (PG), and their mean."
+            note += compare.at_best(bench)
             section.tables.insert(0, ("Recorded trajectories", note, compare.recorded_table(tree)))
         if benchmark == data.benchmarks[0] and compared:
             note = (
                 "Costs of the rl stage, means over seeds. Per point: of gain over SFT; bounds from the gain's interval."
             )
             section.tables.insert(0, ("Recipes compared", note, compare.reading(compared)))
+            if against:
+                section.tables.insert(1, verdicts.reading(bench, compared, against))
         section.strips = _strips(out, bench, prefix)
         sections.append(section)
     tables.write(tables.usage_table(data.used), out / "stages.csv")

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from guiderail.bench.stats import paired_difference
-from guiderail.report import filmstrip, tables
+from guiderail.report import figures, filmstrip, tables
 from guiderail.report.style import INK, SPLIT_NAME, series_label
 from guiderail.report.summary import Bench
 
@@ -25,6 +24,9 @@ CAUSE = {
     "step_limit": "the steps ran out",
     "parse_failure": "what the agent wrote could not be read or done",
 }
+SHOWN_FROM = 10
+"""Templates with fewer paired instances are left out of the pages (the CSV has them): one instance more or less would
+move them by more than ten points."""
 WORSE = ["recipe", "split", "template", "sft", "rl", "mean", "lo", "hi", "n", "lost", "what RL does there"]
 
 
@@ -56,7 +58,8 @@ def last_act(row: dict[str, Any]) -> str:
 
 
 def worse(bench: Bench) -> pd.DataFrame:
-    """Templates on which RL solves fewer of the same instances than SFT, the largest loss first (columns WORSE)."""
+    """Templates on which RL solves fewer of the same instances than SFT, the largest loss first whatever the recipe
+    (columns WORSE)."""
     rows: list[dict[str, Any]] = []
     if not {"sft", "rl"} <= set(bench.checkpoints):
         return pd.DataFrame(rows, columns=WORSE)
@@ -67,27 +70,21 @@ def worse(bench: Bench) -> pd.DataFrame:
                 found = _template(bench, recipe, split, template)
                 if found is not None:
                     rows.append({"recipe": recipe, "split": split, "template": template, **found})
-    return pd.DataFrame(rows, columns=WORSE).sort_values(["recipe", "mean", "template"], ignore_index=True)
+    return pd.DataFrame(rows, columns=WORSE).sort_values(["mean", "template", "split", "recipe"], ignore_index=True)
 
 
 def _template(bench: Bench, recipe: str, split: str, template: str) -> dict[str, Any] | None:
-    def only(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[frame["template"] == template]
-
-    a, b = (bench.runs(recipe, c, split, only) for c in ("sft", "rl"))
+    a, b = (bench.runs(recipe, c, split, bench.of("template", template)) for c in ("sft", "rl"))
     both = [(x[t], y[t]) for x, y in zip(a, b, strict=True) for t in x.keys() & y.keys()]
     difference = sum(y - x for x, y in both) / len(both) if both else 0.0
     if difference >= 0:
         return None
-    gain = paired_difference(
-        a, b, bench.template, label=(bench.benchmark, recipe, "worse", split, template), draws=bench.draws,
-        confidence=bench.confidence,
-    )  # fmt: skip
+    gain = bench.difference(a, b)
     lost, said = 0, []
     for seed, x, y in zip(bench.data.seeds, a, b, strict=True):
         gone = {t for t in x.keys() & y.keys() if y[t] < x[t]}
         lost += len(gone)
-        frame = only(bench.rows(recipe, "rl", split, seed))
+        frame = bench.rows(recipe, "rl", split, seed)
         for row in frame[frame["task"].isin(gone) & (frame["kind"] == "failure")].to_dict("records"):
             said.append(
                 (CAUSE.get(str(row["cause"]), str(row["cause"])), last_act({str(k): v for k, v in row.items()}))
@@ -110,42 +107,51 @@ def reading(bench: Bench, failed: pd.DataFrame, lost: pd.DataFrame) -> list[tupl
         shown = shown if several else shown.drop(columns="recipe")
         made.append(("Why episodes fail", "Failures of all splits together.", shown.astype(str)))
     if {"sft", "rl"} <= set(bench.checkpoints):
-        note = "Paired on the same instances. An interval that holds zero may be chance; among many templates some are."
-        table = pd.DataFrame(
-            [
-                {**({"recipe": r["recipe"]} if several else {}), "template": r["template"], "split": r["split"],
-                 "SFT": tables.percent(r["sft"], 0), "RL": tables.percent(r["rl"], 0),
-                 "difference": tables.interval({k: r[k] for k in ("mean", "lo", "hi")}, signed=True), "n": str(r["n"]),
-                 "lost": str(r["lost"]), WORSE[-1]: r[WORSE[-1]]}
-                for r in lost.to_dict("records")
-            ]
-        )  # fmt: skip
-        if len(table):
-            made.append(("Where RL is worse than SFT", note, table))
-        else:
-            nothing = pd.DataFrame({"": ["On no template does RL solve fewer of the measured instances than SFT."]})
-            made.append(("Where RL is worse than SFT", "", nothing))
+        made.append(_lost(lost, several))
     return made
 
 
-def heat_map(bench: Bench, templates: pd.DataFrame, recipe: str) -> Figure:
-    """Every template by split: success of each checkpoint as a coloured cell with its number."""
-    splits = bench.splits
-    present = bench.checkpoints
-    part = templates[templates["recipe"] == recipe]
-    names = {s: sorted(part[part["split"] == s]["template"].astype(str).unique()) for s in splits}
+def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
+    heading = "Where RL is worse than SFT"
+    rows = [r for r in lost.to_dict("records") if r["n"] >= SHOWN_FROM]
+    small = len(lost) - len(rows)
+    left = f"{small} with fewer than {SHOWN_FROM} paired instances are left out (worse.csv has them). " if small else ""
+    if not rows:
+        said = f"On no template with {SHOWN_FROM} instances or more does RL solve fewer of them than SFT."
+        return heading, left, pd.DataFrame({"": [said]})
+    certain = sum(tables.sure(r) for r in rows)
+    note = (
+        f"Paired on the same instances, the largest loss first. {certain} of {len(rows)} are beyond chance (the "
+        f"interval leaves zero out; among many templates some do so by chance). {left}"
+    )
+    table = pd.DataFrame(
+        [
+            {"template": f"{r['template']}, {r['split']}", **({"recipe": r["recipe"]} if several else {}),
+             "SFT to RL": f"{tables.percent(r['sft'], 0)} to {tables.percent(r['rl'], 0)}",
+             "difference": tables.interval(r, signed=True), "beyond chance": "yes" if tables.sure(r) else "no",
+             "n": str(r["n"]), WORSE[-1]: r[WORSE[-1]]}
+            for r in rows
+        ]
+    )  # fmt: skip
+    return heading, note.strip(), table
+
+
+def heat_map(bench: Bench, templates: pd.DataFrame) -> Figure:
+    """Every template by split: success of each checkpoint and recipe as a coloured cell with its number."""
+    splits, series, recipes = bench.splits, figures.series_of(bench), bench.data.recipes
+    names = {s: sorted(map(str, templates[templates["split"] == s]["template"].unique())) for s in splits}
     heights = [max(1, len(names[s])) for s in splits]
-    fig = Figure(figsize=(7.4, 1.2 + 0.29 * sum(heights)), layout="constrained")
+    fig = Figure(figsize=(max(7.4, 2.2 + 1.15 * len(series)), 1.2 + 0.29 * sum(heights)), layout="constrained")
     axes = fig.subplots(len(splits), 1, height_ratios=heights, squeeze=False)[:, 0]
     for ax, split in zip(axes, splits, strict=True):
-        cells = part[part["split"] == split].set_index(["template", "checkpoint"])["mean"].to_dict()
-        grid = np.array([[float(cells.get((t, c), np.nan)) for c in present] for t in names[split]])
+        grid = figures.cells(templates, split, names[split], series)
         ax.imshow(np.ma.masked_invalid(grid), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for (y, x), value in np.ndenumerate(grid):
             text = "n/a" if np.isnan(value) else f"{100 * value:.0f}"
-            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color="white" if value > 0.55 else INK)
+            shade = "white" if value > 0.55 else INK
+            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=shade, in_layout=False)
         ax.set_yticks(range(len(names[split])), names[split], fontsize=8.5, color=INK)
-        ax.set_xticks(range(len(present)), [series_label(c, recipe, [recipe]) for c in present], fontsize=9)
+        ax.set_xticks(range(len(series)), [series_label(c, r, recipes) for c, r in series], fontsize=9)
         ax.xaxis.tick_top()
         ax.set_title(f"{SPLIT_NAME.get(split, split)} (%)")
         ax.grid(visible=False)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from guiderail.report.style import (
     GOOD,
@@ -43,7 +44,7 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", "\u2212")
 
 
-def _series(bench: Bench) -> list[tuple[str, str]]:
+def series_of(bench: Bench) -> list[tuple[str, str]]:
     """(checkpoint, recipe) of each bar: base and SFT once, RL once per recipe."""
     first = bench.data.recipes[0]
     shared = [(c, first) for c in bench.checkpoints if c != "rl"]
@@ -51,22 +52,20 @@ def _series(bench: Bench) -> list[tuple[str, str]]:
 
 
 def success_bars(bench: Bench, tree: Tree) -> Figure:
-    """Success per split, one bar per checkpoint with its interval; the paired SFT -> RL gain below each split."""
-    series, recipes = _series(bench), bench.data.recipes
-    fig = Figure(figsize=(8.4, 4.3), layout="constrained")
+    """Success per split, one bar per checkpoint with its interval; every recipe's paired gain over SFT below it."""
+    series = series_of(bench)
+    fig = Figure(figsize=(8.4, 4.1 + 0.22 * len(bench.data.recipes)), layout="constrained")
     draw_bars(fig.add_subplot(), bench, tree)
     legend_above(fig, fig.axes[0], columns=max(3, min(6, len(series))))
     note = f"Whiskers: {100 * bench.confidence:.0f} % bootstrap intervals, templates fixed."
-    fig.supxlabel(
-        f"{note} Gain: RL minus SFT on the same instances" + (f" ({recipes[0]})." if len(recipes) > 1 else "."),
-        fontsize=8.5, color=MUTED, x=0.01, ha="left",
-    )  # fmt: skip
+    text = f"{note} Below: RL minus SFT on the same instances, in points."
+    fig.supxlabel(text, fontsize=8.5, color=MUTED, x=0.01, ha="left")
     return fig
 
 
 def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
     """The bars of `success_bars` on given axes."""
-    series, recipes = _series(bench), bench.data.recipes
+    series, recipes = series_of(bench), bench.data.recipes
     width = 0.78 / len(series)
     top = 0.0
     for i, (checkpoint, recipe) in enumerate(series):
@@ -85,10 +84,12 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
             top = max(top, cell["hi"])
     labels = []
     for split in bench.splits:
-        gain = tree.get("gain", {}).get(recipes[0], {}).get(split)
         text = SPLIT_NAME[split]
-        if gain and gain["mean"] is not None:
-            text += f"\nRL gain {points(gain['mean'])} pp\n[{points(gain['lo'])}, {points(gain['hi'])}]"
+        for recipe in recipes:
+            gain = tree.get("gain", {}).get(recipe, {}).get(split)
+            if gain and gain["mean"] is not None:
+                name = recipe if len(recipes) > 1 else "RL"
+                text += f"\n{name} {points(gain['mean'])} [{points(gain['lo'])}, {points(gain['hi'])}]"
         labels.append(text)
     ax.set_xticks(range(len(labels)), labels, color=INK)
     ax.set_ylim(0, min(1.12, top + 0.12))
@@ -98,31 +99,27 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
     percent(ax)
 
 
-def template_dumbbells(bench: Bench, table: pd.DataFrame, recipe: str) -> Figure:
-    """One row per template with a dot per checkpoint: train templates on fresh instances, then held-out templates."""
+def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
+    """One row per template with a dot per checkpoint and recipe: train templates on fresh instances, then held-out
+    templates. Sorted by the last checkpoint's mean over recipes."""
     splits = [s for s in ("fresh", "heldout") if s in bench.splits] or bench.splits
-    parts = []
-    for split in splits:
-        rows = table[(table["recipe"] == recipe) & (table["split"] == split)]
-        grid = rows.pivot_table(index=["domain", "template"], columns="checkpoint", values="mean")
-        last = bench.checkpoints[-1]
-        grid = grid.assign(_key=grid[last].to_numpy()).sort_values(["_key", "template"], ascending=[True, False])
-        parts.append((split, grid, last))
-    heights = [max(1, len(g)) for _, g, _ in parts]
+    names = {s: ranked(bench, table, s) for s in splits}
+    series, recipes = series_of(bench), bench.data.recipes
+    heights = [max(1, len(names[s])) for s in splits]
     fig = Figure(figsize=(8.4, 1.7 + 0.27 * sum(heights)), layout="constrained")
-    axes = fig.subplots(len(parts), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    for ax, (split, grid, _) in zip(axes, parts, strict=True):
-        y = np.arange(len(grid))
-        present = [c for c in bench.checkpoints if c in grid.columns]
-        ax.hlines(y, grid[present].min(axis=1), grid[present].max(axis=1), color="#d5dae0", linewidth=3.2, zorder=1)
-        for i, c in enumerate(present):
-            colour = series_colour(c, recipe, [recipe])
+    axes = fig.subplots(len(splits), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    for ax, split in zip(axes, splits, strict=True):
+        y = np.arange(len(names[split]))
+        grid = cells(table, split, names[split], series)
+        known = np.ma.masked_invalid(grid)
+        ax.hlines(y, known.min(axis=1), known.max(axis=1), color="#d5dae0", linewidth=3.2, zorder=1)
+        for i, (c, recipe) in enumerate(series):
             ax.scatter(
-                grid[c], y, s=(96, 66, 40)[min(i, 2)], color=colour, label=series_label(c, recipe, [recipe]),
-                zorder=3 + i, edgecolors="white", linewidths=0.8, clip_on=False,
+                grid[:, i], y, s=(96, 66, 40)[min(i, 2)], color=series_colour(c, recipe, recipes),
+                label=series_label(c, recipe, recipes), zorder=3 + i, edgecolors="white", linewidths=0.8, clip_on=False,
             )  # fmt: skip
-        ax.set_yticks(y, [str(t) for _, t in grid.index], color=INK, fontsize=9)
-        ax.set_ylim(-0.7, len(grid) - 0.3)
+        ax.set_yticks(y, names[split], color=INK, fontsize=9)
+        ax.set_ylim(-0.7, len(y) - 0.3)
         ax.set_title("Train templates, fresh instances" if split == "fresh" else SPLIT_NAME[split])
         ax.set_xlim(-0.015, 1.015)
         ax.grid(axis="x")
@@ -133,6 +130,20 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame, recipe: str) -> Figure
     axes[-1].set_xlabel("Success")
     legend_above(fig, axes[0])
     return fig
+
+
+def ranked(bench: Bench, table: pd.DataFrame, split: str) -> list[str]:
+    """Templates of a split, the ones that the last checkpoint solves least first."""
+    rows = table[(table["split"] == split) & (table["checkpoint"] == bench.checkpoints[-1])]
+    means = rows.groupby("template")["mean"].mean()
+    return sorted(map(str, means.index), key=lambda t: (float(means[t]) if means[t] == means[t] else -1.0, t))
+
+
+def cells(table: pd.DataFrame, split: str, names: list[str], series: list[tuple[str, str]]) -> NDArray[np.float64]:
+    """Success [template, checkpoint and recipe]; NaN where nothing was measured."""
+    found = table[table["split"] == split].set_index(["template", "checkpoint", "recipe"])["mean"].to_dict()
+    values = [[found.get((t, c, r)) for c, r in series] for t in names]
+    return np.array([[np.nan if v is None else float(v) for v in row] for row in values]).reshape(len(names), -1)
 
 
 def _end(kind: Any, cause: Any) -> str:
@@ -148,7 +159,7 @@ def _end(kind: Any, cause: Any) -> str:
 
 def episode_ends(bench: Bench) -> Figure:
     """How episodes end: one stacked bar per checkpoint, one block per split. Shares of all planned episodes."""
-    series, recipes = _series(bench), bench.data.recipes
+    series, recipes = series_of(bench), bench.data.recipes
     lines: list[tuple[float, str, pd.Series]] = []
     titles: list[tuple[float, str]] = []
     y = 0.0

@@ -25,6 +25,7 @@ GAP, PAD, MIN_CARD = 34, 28, 320
 LINE, HEAD = 27, 96
 MAX_CARDS = 6
 RING = "#e8461e"
+ROOM = 52  # pixels about a point that its marks may fill
 SUPER = 3  # marks are drawn this much larger and scaled down, for smooth edges
 
 
@@ -95,26 +96,31 @@ def cut(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont, widt
     return out
 
 
-def _marks(action: dict[str, Any] | None, number: int, size: tuple[int, int]) -> Image.Image:
-    """Transparent layer with the ring (and line, for a drag) of an action."""
-    layer = Image.new("RGBA", (size[0] * SUPER, size[1] * SUPER))
-    if action and "x" in action:
-        d = ImageDraw.Draw(layer)
-        points = [(action["x"], action["y"])] + ([(action["x2"], action["y2"])] if "x2" in action else [])
-        at = [(clamp01(x) * size[0] * SUPER, clamp01(y) * size[1] * SUPER) for x, y in points]
-        r = 17 * SUPER
-        if len(at) > 1:
-            d.line(at, fill="white", width=7 * SUPER)
-            d.line(at, fill=RING, width=4 * SUPER)
-        for x, y in at:
-            d.ellipse((x - r, y - r, x + r, y + r), outline="white", width=7 * SUPER)
-            d.ellipse((x - r + SUPER, y - r + SUPER, x + r - SUPER, y + r - SUPER), outline=RING, width=4 * SUPER)
-        x, y = at[0]
-        side = 1 if x < (size[0] - 48) * SUPER else -1
-        bx, by, b = x + side * 25 * SUPER, max(15 * SUPER, y - 20 * SUPER), 14 * SUPER
-        d.ellipse((bx - b, by - b, bx + b, by + b), fill=RING, outline="white", width=2 * SUPER)
-        d.text((bx, by), str(number), font=typeface(17 * SUPER, "DejaVuSans-Bold"), fill="white", anchor="mm")
-    return layer.resize(size, Image.Resampling.LANCZOS)
+def _mark(shown: Image.Image, action: dict[str, Any] | None, number: int) -> None:
+    """Draw the ring (and line, for a drag) of an action on `shown` (RGBA)."""
+    if not action or "x" not in action:
+        return
+    size = shown.size
+    points = [(action["x"], action["y"])] + ([(action["x2"], action["y2"])] if "x2" in action else [])
+    place = [(clamp01(x) * size[0], clamp01(y) * size[1]) for x, y in points]
+    left, top = (max(0, int(min(p[i] for p in place)) - ROOM) for i in (0, 1))
+    right, bottom = (min(size[i], int(max(p[i] for p in place)) + ROOM) for i in (0, 1))
+    layer = Image.new("RGBA", ((right - left) * SUPER, (bottom - top) * SUPER))
+    d = ImageDraw.Draw(layer)
+    at = [((x - left) * SUPER, (y - top) * SUPER) for x, y in place]
+    r = 17 * SUPER
+    if len(at) > 1:
+        d.line(at, fill="white", width=7 * SUPER)
+        d.line(at, fill=RING, width=4 * SUPER)
+    for x, y in at:
+        d.ellipse((x - r, y - r, x + r, y + r), outline="white", width=7 * SUPER)
+        d.ellipse((x - r + SUPER, y - r + SUPER, x + r - SUPER, y + r - SUPER), outline=RING, width=4 * SUPER)
+    side = 1 if place[0][0] < size[0] - 48 else -1
+    bx, by, b = at[0][0] + side * 25 * SUPER, (max(15.0, place[0][1] - 20) - top) * SUPER, 14 * SUPER
+    d.ellipse((bx - b, by - b, bx + b, by + b), fill=RING, outline="white", width=2 * SUPER)
+    d.text((bx, by), str(number), font=typeface(17 * SUPER, "DejaVuSans-Bold"), fill="white", anchor="mm")
+    small = layer.resize((right - left, bottom - top), Image.Resampling.LANCZOS)
+    shown.alpha_composite(small, (left, top))
 
 
 def draw_card(card: Card) -> Image.Image:
@@ -131,7 +137,8 @@ def draw_card(card: Card) -> Image.Image:
     size = (max(1, round(frame.width * scale)), max(1, round(frame.height * scale)))
     how = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC
     shown = frame.resize(size, how).convert("RGBA")
-    return Image.alpha_composite(shown, _marks(card.action, card.number, size)).convert("RGB")
+    _mark(shown, card.action, card.number)
+    return shown.convert("RGB")
 
 
 def _caption(draw: ImageDraw.ImageDraw, card: Card, width: int) -> list[tuple[str, ImageFont.FreeTypeFont, str]]:

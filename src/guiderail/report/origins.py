@@ -55,9 +55,10 @@ def table(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def changed_params(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Parameters that the outputs were made with and whose value is not the default: key, value, default."""
-    used: dict[str, Any] = {}
+def changed_params(records: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Parameters that the outputs were made with and whose value is not the default: key, value, default. sweep: the
+    points of this report, which no single output records."""
+    used: dict[str, Any] = _leaves(dict(sweep or {}), "sweep")
     for record in records.values():
         for key, value in (record.get("params") or {}).items():
             used |= _leaves(value, key)
@@ -101,8 +102,8 @@ def reading(data: ReportData) -> list[tuple[str, str, pd.DataFrame]]:
     if len(commits) > 1:
         note += ". Several commits: outputs that were up to date were not made again."
     made = [("Made by", note, table(records))]
-    changed = changed_params(records)
-    same = "Every parameter has its default." if changed.empty else "Parameters whose value is not the default."
-    made.append(("Parameters", same, changed))
+    changed = changed_params(records, {"recipe": data.recipes, "seed": data.seeds, "benchmark": data.benchmarks})
+    same = "Every parameter has its default." if changed.empty else "All others have their default."
+    made.append(("Parameters changed against the default", same, changed))
     made.append(("Data", "What the stages read, by content.", data_hashes(records)))
     return [(h, n, t.astype(str)) for h, n, t in made]

@@ -47,10 +47,11 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
     """report.md: relative links to figures, tables in Markdown."""
     escape = tables.escape_markdown
     lines = [f"# {escape(title)}", ""]
+    lines += [f"**{escape(summary['verdict'])}**", ""] if summary["verdict"] else []
     for section in sections:
         if len(sections) > 1:
             lines += [f"## Benchmark {escape(section.benchmark)}", ""]
-        lines += [f"**{escape(h)}**\n" for h in section.headlines]
+        lines += [f"{escape(h)}\n" for h in section.headlines]
         for picture in section.pictures:
             lines += [f"## {escape(picture.heading)}", "", f"![{escape(picture.caption)}]({picture.name}.svg)", ""]
             lines += [escape(picture.caption), ""]
@@ -58,10 +59,14 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
             lines += [f"## {escape(heading)}", "", *([escape(note), ""] if note else []), tables.markdown(table)]
         if section.strips:
             lines += ["## Film strips", ""]
-            lines += [f"![{escape(s.title)}, {escape(s.outcome)}]({s.path})\n" for s in section.strips]
+            for s in section.strips:
+                lines += [f"![{escape(s.title)}, {escape(s.outcome)}]({s.path})\n", f"{escape(s.name)}\n"]
+                lines += [f"    {' '.join(s.replay.split())}\n"] if s.replay else []
     lines += ["## What it cost", "", escape(_memory_note(data)), ""]
     lines += [tables.markdown(tables.costs(data.used, summary["totals"]))]
-    lines += ["## Limits of these numbers", "", *(f"- {escape(t)}" for t in limits.limits(data, summary)), ""]
+    lines += ["## Limits of these numbers", ""]
+    for heading, said in limits.limits(data, summary):
+        lines += [f"**{escape(heading)}**", "", *(f"- {escape(t)}" for t in said), ""]
     for heading, note, table in origins.reading(data):
         lines += [f"## {escape(heading)}", "", escape(note), "", *([tables.markdown(table)] if len(table) else [])]
     lines += ["## How to read this", "", *(f"- {escape(n)}" for n in NOTES), ""]
@@ -95,7 +100,11 @@ def _cards(summary: Tree, data: ReportData) -> list[dict[str, Any]]:
         if gain and gain["mean"] is not None:
             value = f"{100 * gain['mean']:+.1f} pp"
             low = f"{100 * gain['lo']:+.1f} to {100 * gain['hi']:+.1f} pp"
-            made.append({"name": f"RL{tail} over SFT", "kind": "gain", "value": value, "range": low, "n": gain["n"]})
+            kind = "open" if not tables.sure(gain) else "gain" if gain["mean"] > 0 else "loss"
+            said = {"open": ", may be chance", "gain": "", "loss": ", a loss"}[kind]
+            made.append(
+                {"name": f"RL{tail} over SFT", "kind": kind, "value": value, "range": low + said, "n": gain["n"]}
+            )
     return made
 
 
@@ -113,6 +122,7 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = env.from_string(source).render(
         title=title,
+        verdict=summary["verdict"],
         policy=Markup(f"'sha256-{policy}'"),
         facts=[
             f"recipes: {', '.join(data.recipes)}",

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from guiderail.bench import records
-from guiderail.bench.stats import Interval, Outcomes, paired_difference, success
 from guiderail.report import tables
 from guiderail.report.style import SPLIT_NAME
 from guiderail.report.summary import Bench, Tree
@@ -23,33 +21,17 @@ def ran_both(bench: Bench) -> list[str]:
     return [c for c in bench.checkpoints if f"{c}{SUFFIX}" in present]
 
 
-def runs(bench: Bench, recipe: str, checkpoint: str, split: str) -> list[Outcomes]:
-    """Outcomes per training seed (one entry for the base, which has none)."""
-    seeds = bench.data.seeds[:1] if checkpoint.removesuffix(SUFFIX) == "base" else bench.data.seeds
-    return [records.outcomes(bench.rows(recipe, checkpoint, split, seed)) for seed in seeds]
-
-
 def matrix(bench: Bench) -> Tree:
     """`<recipe>.<checkpoint>.<split>` = {without, with, gain}, each {mean, lo, hi, n}."""
     tree: Tree = {}
     for recipe in bench.data.recipes:
         for checkpoint in ran_both(bench):
             for split in bench.splits:
-                old, new = (runs(bench, recipe, c, split) for c in (checkpoint, f"{checkpoint}{SUFFIX}"))
-                label = (bench.benchmark, recipe if checkpoint == "rl" else "", checkpoint, split)
-
-                def mean(found: list[Outcomes], kind: str, label: tuple[str, ...] = label) -> Interval:
-                    return success(
-                        found, bench.template, label=("retrieval", kind, *label), draws=bench.draws,
-                        confidence=bench.confidence,
-                    )  # fmt: skip
-
-                gain = paired_difference(
-                    old, new, bench.template, label=("retrieval", *label), draws=bench.draws,
-                    confidence=bench.confidence,
-                )  # fmt: skip
-                cell = {"without": mean(old, "without").to_json(), "with": mean(new, "with").to_json()}
-                tree.setdefault(recipe, {}).setdefault(checkpoint, {})[split] = cell | {"gain": gain.to_json()}
+                old, new = (bench.runs(recipe, c, split) for c in (checkpoint, f"{checkpoint}{SUFFIX}"))
+                means = (bench.success(recipe, c, split).to_json() for c in (checkpoint, f"{checkpoint}{SUFFIX}"))
+                cell = dict(zip(("without", "with"), means, strict=True))
+                gain = bench.difference(old, new).to_json()
+                tree.setdefault(recipe, {}).setdefault(checkpoint, {})[split] = cell | {"gain": gain}
     return tree
 
 

@@ -90,12 +90,12 @@ def legend_above(fig: Figure, ax: Axes, columns: int = 6) -> None:
         fig.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.1, columnspacing=1.4)
 
 
-def draw(path: Path, make: Callable[[], Figure]) -> list[Path]:
-    """Make a figure and save it as `path`.svg and `path`.png. Returns both paths."""
+def draw(path: Path, make: Callable[[], Figure], png: bool = False) -> None:
+    """Make a figure and save it as `path`.svg, with `png` as `path`.png too (which costs as much again)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
     with matplotlib.rc_context(RC):
         fig = make()
-        fig.savefig(svg, metadata={"Date": None, "Creator": None})
-        fig.savefig(png, dpi=DPI, metadata={"Software": None})
-    return [svg, png]
+        fig.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+        if png:
+            fig.set_layout_engine("none")  # everything stands where the first saving has put it
+            fig.savefig(path.with_suffix(".png"), dpi=DPI, metadata={"Software": None})

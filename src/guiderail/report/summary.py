@@ -10,6 +10,8 @@ Layout (nested, so that `jq '.success.grpo.rl.fresh.mean' summary.json` works):
 - `episodes.<recipe>.<checkpoint>.<split>` = {steps_mean, parse_failures, causes}
 - `benchmarks.<recorded>.scores.<recipe>.<checkpoint>.<split>` = {tsr, pg, score} of a recorded benchmark
 - `comparison.<recipe>` = {success, gain, sop, cost, per_point}: see `compare`
+- `versus.<recipe>.<other>` = {mean, lo, hi, n}: the first minus the second on the same instances; `verdict`: which
+  recipe won, in a sentence (see `verdict`)
 - `stages.<output>` and `totals`: seconds, peak memory in bytes, env steps, tokens, as each stage recorded them
 - `retrieval.<recipe>.<checkpoint>.<split>` = {without, with, gain} where evaluate.retrieval ran (see `retrieval`)
 - `prm.<recipe>.<seed>`: calibration of the process reward model, where a recipe has one (see `judges`)
@@ -41,46 +43,61 @@ class Bench:
     def __init__(self, data: ReportData, benchmark: str) -> None:
         self.data, self.benchmark = data, benchmark
         self.frame = data.episodes[data.episodes["benchmark"] == benchmark]
+        cell = ["recipe", "checkpoint", "split", "train_seed"]
+        self._cells = {tuple(map(str, k)): f for k, f in self.frame.groupby(cell, sort=False, observed=True)}
+        self._outcomes: dict[tuple[str, ...], Outcomes] = {}
         first = data.metrics[data.recipes[0], data.seeds[0], benchmark]
         self.confidence, self.draws = float(first.get("confidence", 0.95)), int(first.get("bootstrap", 2000))
         pairs = self.frame[["task", "template"]].drop_duplicates().astype(str)
         self.template: dict[str, str] = dict(zip(pairs["task"], pairs["template"], strict=True))
+        pairs = self.frame[["task", "domain"]].drop_duplicates().astype(str)
+        self.domain: dict[str, str] = dict(zip(pairs["task"], pairs["domain"], strict=True))
         present = set(self.frame["checkpoint"].astype(str))
         self.checkpoints = [c for c in ("base", "sft", "rl") if c in present]
         self.splits = [s for s in SPLITS if s in set(self.frame["split"].astype(str))]
 
     def rows(self, recipe: str, checkpoint: str, split: str, seed: int | None = None) -> pd.DataFrame:
         """Episodes of one checkpoint on one split; of one training seed, or of all (the base only once)."""
-        f = self.frame
-        f = f[(f["recipe"] == recipe) & (f["checkpoint"] == checkpoint) & (f["split"] == split)]
-        if seed is None and checkpoint == "base":
-            seed = self.data.seeds[0]
-        return f if seed is None else f[f["train_seed"] == seed]
+        seeds = self.seeds(checkpoint) if seed is None else [seed]
+        found = [self._cells.get((recipe, checkpoint, split, str(s)), self.frame[:0]) for s in seeds]
+        return found[0] if len(found) == 1 else pd.concat(found)
+
+    def seeds(self, checkpoint: str) -> list[int]:
+        """Training seeds that a checkpoint was made with: one for the base, which does not depend on it."""
+        return self.data.seeds[:1] if checkpoint.removesuffix("_demo") == "base" else self.data.seeds
 
     def runs(self, recipe: str, checkpoint: str, split: str, keep: Keep | None = None) -> list[Outcomes]:
-        """Outcomes per training seed (one entry for the base)."""
-        seeds = self.data.seeds[:1] if checkpoint == "base" else self.data.seeds
-        frames = [self.rows(recipe, checkpoint, split, seed) for seed in seeds]
-        return [records.outcomes(f if keep is None else keep(f)) for f in frames]
+        """Outcomes per training seed (one entry for the base); of the tasks that `keep` says."""
+        found = []
+        for seed in self.seeds(checkpoint):
+            cell = (recipe, checkpoint, split, str(seed))
+            if cell not in self._outcomes:
+                self._outcomes[cell] = records.outcomes(self.rows(recipe, checkpoint, split, seed))
+            own = self._outcomes[cell]
+            found.append(own if keep is None else {t: v for t, v in own.items() if keep(t)})
+        return found
+
+    def of(self, column: str, name: str) -> Keep:
+        """The tasks of one template or one domain, for `runs`."""
+        groups = {"template": self.template, "domain": self.domain}[column]
+        return lambda task: groups[task] == name
 
     def success(self, recipe: str, checkpoint: str, split: str, over: Over = "instances") -> Interval:
         """Mean success with its interval."""
-        label = (self.benchmark, recipe if checkpoint == "rl" else "", checkpoint, split)
-        return success(
-            self.runs(recipe, checkpoint, split), self.template, label=label, over=over, draws=self.draws,
-            confidence=self.confidence,
-        )  # fmt: skip
+        runs = self.runs(recipe, checkpoint, split)
+        return success(runs, self.template, over=over, draws=self.draws, confidence=self.confidence)
 
     def gain(self, recipe: str, before: str, after: str, split: str, over: Over = "instances") -> Interval:
         """Paired difference after - before, matched by instance and training seed."""
         a, b = self.runs(recipe, before, split), self.runs(recipe, after, split)
-        return paired_difference(
-            a * len(b) if len(a) == 1 else a, b, self.template, label=(self.benchmark, recipe, before, after, split),
-            over=over, draws=self.draws, confidence=self.confidence,
-        )  # fmt: skip
+        return self.difference(a * len(b) if len(a) == 1 else a, b, over)
+
+    def difference(self, a: list[Outcomes], b: list[Outcomes], over: Over = "instances") -> Interval:
+        """Paired difference b - a of outcomes per training seed."""
+        return paired_difference(a, b, self.template, over=over, draws=self.draws, confidence=self.confidence)
 
 
-Keep = Callable[[pd.DataFrame], pd.DataFrame]
+Keep = Callable[[str], bool]
 
 
 def by_checkpoint(bench: Bench, value: Callable[[str, str, str], Any]) -> Tree:
@@ -126,13 +143,17 @@ def benchmark_summary(bench: Bench) -> Tree:
     return tree
 
 
+SUMS = ("seconds", "env_steps", "tokens", "remembered_steps", "remembered_tokens")
+
+
 def totals(used: dict[str, dict[str, float | None]]) -> Tree:
-    """What all stages used together: sums; of the peak memory, the largest."""
+    """What all stages used together: sums; of the peak memory, the largest. Remembered steps and tokens are in the
+    sums of every output that rests on them."""
 
     def known(key: str) -> list[float]:
-        return [v for v in (s[key] for s in used.values()) if v is not None]
+        return [v for v in (s.get(key) for s in used.values()) if v is not None]
 
-    found: Tree = {key: sum(known(key)) for key in ("seconds", "env_steps", "tokens")}
+    found: Tree = {key: sum(known(key)) for key in SUMS}
     return {**found, "peak_memory_bytes": max(known("peak_memory_bytes"), default=None)}
 
 

@@ -40,6 +40,11 @@ def interval(tree: Tree, signed: bool = False) -> str:
     return f"{100 * tree['mean']:.1f} % [{100 * tree['lo']:.1f}, {100 * tree['hi']:.1f}]"
 
 
+def sure(tree: Tree) -> bool:
+    """Whether the interval of a difference leaves zero out."""
+    return tree["lo"] is not None and (tree["lo"] > 0 or tree["hi"] < 0)
+
+
 def markdown(frame: pd.DataFrame) -> str:
     """A frame of ready texts as a Markdown table; columns other than the first align right."""
     head = "| " + " | ".join(escape_markdown(c) for c in frame.columns) + " |"
@@ -97,24 +102,16 @@ def group_table(bench: Bench, column: str) -> pd.DataFrame:
                     key = {"recipe": recipe, "split": split, column: str(name), "checkpoint": checkpoint}
                     if column == "template":
                         key["domain"] = str(part["domain"].iloc[0])
-                    rows.append(_flat(key, _group_interval(bench, recipe, checkpoint, split, column, str(name), part)))
+                    rows.append(_flat(key, _group_interval(bench, recipe, checkpoint, split, column, str(name))))
     return pd.DataFrame(rows)
 
 
-def _group_interval(
-    bench: Bench, recipe: str, checkpoint: str, split: str, column: str, name: str, part: pd.DataFrame
-) -> Interval:
-    def only(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[frame[column] == name]
-
-    runs = bench.runs(recipe, checkpoint, split, only)
+def _group_interval(bench: Bench, recipe: str, checkpoint: str, split: str, column: str, name: str) -> Interval:
+    runs = bench.runs(recipe, checkpoint, split, bench.of(column, name))
     values = [v for r in runs for v in r.values()]
     if len(runs) == 1 and column == "template" and all(v in (0.0, 1.0) for v in values):
         return wilson(int(sum(values)), len(values), bench.confidence)
-    return success(
-        runs, bench.template, label=(bench.benchmark, recipe, checkpoint, split, column, name), draws=bench.draws,
-        confidence=bench.confidence,
-    )  # fmt: skip
+    return success(runs, bench.template, draws=bench.draws, confidence=bench.confidence)
 
 
 def wide(frame: pd.DataFrame, column: str, recipe: str, checkpoints: Sequence[str]) -> pd.DataFrame:
@@ -141,13 +138,12 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
 
 
 def usage_table(stages: Tree) -> pd.DataFrame:
-    """Seconds, peak memory, env steps and tokens per stage output."""
+    """Seconds, peak memory, env steps and tokens per stage output, and what of these came from a cache."""
     rows = []
     for name, used in stages.items():
         rows.append({"output": name, **{k: _none(v) for k, v in used.items()}})
-    return pd.DataFrame(
-        rows, columns=["output", "seconds", "cpu_seconds", "peak_memory_bytes", "env_steps", "replay_steps", "tokens"]
-    )
+    names = ["output", "seconds", "cpu_seconds", "peak_memory_bytes", "env_steps", "replay_steps", "tokens"]
+    return pd.DataFrame(rows, columns=[*names, "remembered_steps", "remembered_tokens"])
 
 
 def selftest_table(found: Tree) -> pd.DataFrame:
@@ -212,17 +208,19 @@ def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[t
 
 
 def costs(used: Tree, totals: Tree) -> pd.DataFrame:
-    """Seconds, memory, env steps and tokens per output, for reading."""
+    """Seconds, memory, env steps and tokens per output, for reading. Steps and tokens are the work behind an output,
+    whoever spent it; remembered ones were played for another output and not again."""
     rows = [{"output": name, **_cost(u)} for name, u in used.items()]
     return pd.DataFrame([*rows, {"output": "all", **_cost(totals)}])
 
 
 def _cost(used: Tree) -> dict[str, str]:
     memory = used["peak_memory_bytes"]
-    whole = {k: "" if used[k] is None else f"{used[k]:,.0f}" for k in ("seconds", "env_steps", "tokens")}
+    names = ("seconds", "env_steps", "tokens", "remembered_steps")
+    whole = {k: "" if used.get(k) is None else f"{used[k]:,.0f}" for k in names}
     return {
         "seconds": whole["seconds"], "peak memory": "" if memory is None else f"{memory / 2**30:.2f} GiB",
-        "env steps": whole["env_steps"], "tokens": whole["tokens"],
+        "env steps": whole["env_steps"], "of them remembered": whole["remembered_steps"], "tokens": whole["tokens"],
     }  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 FILE = "attempt.json"
+STOPPED = {130: "by Ctrl-C", 143: "by SIGTERM"}
+"""Exit statuses of a stage that was told to stop, and how its note says so."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,10 @@ def fail(work: Path, error: BaseException) -> None:
     if note is None:
         return
     text = " ".join(str(error).split())[:300]
-    why = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {text}"
-    if isinstance(error, SystemExit):
-        why = f"stopped with exit status {error.code}"
+    status = 130 if isinstance(error, KeyboardInterrupt) else error.code if isinstance(error, SystemExit) else None
+    why = f"{type(error).__name__}: {text}" if status is None else f"ended with exit status {status}"
+    if status in STOPPED:
+        why = STOPPED[status]
     _write(work, replace(note, ended=time.time(), why=why))
 
 

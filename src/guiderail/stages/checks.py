@@ -155,24 +155,31 @@ def check_browser(params: Params) -> None:
         )
 
 
-def check_model(params: Params) -> None:
-    """model.path must be a whole Hugging Face folder whose tokenizer can serve the prompt parameters."""
+def check_model(params: Params, option: str = "") -> None:
+    """model.path must be a whole Hugging Face folder whose tokenizer can serve the prompt parameters.
+
+    option: the command's option that gave the path (e.g. --model) in place of params.yaml; an adapter may stand there,
+    which is checked with its parent when it is loaded.
+    """
     from guiderail.models.fit import check_fit
-    from guiderail.models.folder import CheckpointError, check_folder
+    from guiderail.models.folder import CheckpointError, check_folder, is_adapter
 
     path = Path(params.model.path)
+    where = f"{option} {path}" if option else f"params.yaml: model.path = {params.model.path!r}"
+    if option and is_adapter(path):
+        return
     if not (path / "config.json").is_file():
-        what = "has no config.json" if path.is_dir() else "does not exist"
+        what = "has no config.json" if path.is_dir() else "is no folder" if path.exists() else "does not exist"
         raise ParamError(
-            f"params.yaml: model.path = {params.model.path!r}: {what}. Give the folder of a Qwen3-VL checkpoint; the "
+            f"{where}: {what}. Give the folder of a Qwen3-VL checkpoint{' or of an adapter' if option else ''}; the "
             "small one that ships is assets/tiny-vlm (`guiderail pretrain` makes it again)."
         )
     try:
         check_fit(check_folder(path), params.prompt)
     except CheckpointError as e:
-        raise ParamError(f"params.yaml: model.path = {params.model.path!r}: {e}.") from None
-    except ParamError as e:
-        raise ParamError(f"params.yaml: {e.message}") from None
+        raise ParamError(f"{where}: {e}.") from None
+    except ParamError as e:  # about the prompt, which is params.yaml's, and its tokenizer
+        raise ParamError(f"{where if option else 'params.yaml'}: {e.message}") from None
 
 
 def check_tasks(params: Params) -> None:

@@ -104,12 +104,11 @@ def gate(ctx: StageContext, results: Mapping[str, Result], head: Mapping[str, An
     here = rows[rows["split"] == split]
     ours = records.outcomes(here)
     template = dict(zip(here["task"].astype(str), here["template"].astype(str), strict=True))
-    label = ("champion", suite, split)
 
     def better(theirs: Mapping[str, float]) -> Difference:
         both = ours.keys() & theirs.keys()
         one, two = ({k: x[k] for k in sorted(both)} for x in (theirs, ours))
-        found = paired_difference([one], [two], template, label=label, draws=p.bootstrap, confidence=p.confidence)
+        found = paired_difference([one], [two], template, draws=p.bootstrap, confidence=p.confidence)
         return found.mean, found.lo, found.hi, found.n
 
     measured = Measured(suite, split, str(head["split_hash"]), ours)

@@ -26,7 +26,7 @@ def run(ctx: StageContext) -> None:
         for line in section.headlines:
             ctx.say(line)
         for picture in section.pictures:
-            ctx.tracker.figure(ctx.out / f"{picture.name}.png")
+            ctx.tracker.figure(ctx.out / f"{picture.name}.svg")
         for strip in section.strips:
             ctx.tracker.figure(ctx.out / strip.path, "strips")
     ctx.tracker.artifact(ctx.out / "summary.json")

@@ -1,9 +1,10 @@
 """Run one job of the chain for Snakemake: `python -m guiderail.workflow.job rl@grpo-0 --log logs/rl/grpo/seed0.log`.
 
 Guarantees: DVC executes the stage, records it in dvc.lock, or restores it from its cache; every line goes to the log
-and to stderr; a signal or the death of Snakemake (kill -9 included) ends the stage too; with --gpus N the job sees N
-GPUs that no other job of this machine has (`gpu_slots`). Where DVC is absent, it warns
-and runs the command itself: the results are the same, nothing is recorded.
+and to stderr, after one that says that the job starts and before one that says so when it did not end well; a signal or
+the death of Snakemake (kill -9 included) ends the stage too; with --gpus N the job sees N GPUs that no other job of
+this machine has (`gpu_slots`). Where DVC is absent, it warns and runs the command itself: the results are the same,
+nothing is recorded.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def command(spec: Spec, job: Job) -> list[str]:
     return shlex.split(spec.command(job))
 
 
-def run(argv: Sequence[str], log: Path, slots: gpu_slots.Slots | None = None) -> int:
-    """Run `argv` in a process group of its own, teeing its output to `log` and stderr. Returns its exit status.
+def run(argv: Sequence[str], log: Path, slots: gpu_slots.Slots | None = None) -> tuple[int, bool]:
+    """Run `argv` in a process group of its own, teeing its output to `log` and stderr. Returns its exit status, and
+    whether it was told to stop.
 
     slots: GPUs that are the job's; it holds their locks too, so they stay lent until it has ended as well.
     """
@@ -71,7 +73,11 @@ def run(argv: Sequence[str], log: Path, slots: gpu_slots.Slots | None = None) ->
         preexec_fn=die_with_parent,
     )
 
+    stopped = False
+
     def forward(sign: int, _: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
         os.killpg(child.pid, sign)
 
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -85,7 +91,7 @@ def run(argv: Sequence[str], log: Path, slots: gpu_slots.Slots | None = None) ->
             sys.stderr.buffer.write(line)
             sys.stderr.flush()
     status = child.wait()
-    return 128 - status if status < 0 else status
+    return (128 - status if status < 0 else status), stopped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +103,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     spec = Spec.read()
     argv = command(spec, find(spec, args.address))
-    return run(argv, args.log, gpu_slots.take(args.gpus))  # held until this process ends, however it does
+    slots = gpu_slots.take(args.gpus)  # held until this process ends, however it does
+    print(f"{args.address}: starts; its log is {args.log}", file=sys.stderr, flush=True)
+    status, stopped = run(argv, args.log, slots)
+    if status:
+        how = "was stopped" if stopped else f"failed with status {status}"
+        print(f"{args.address}: {how}; what it said is in {args.log}", file=sys.stderr, flush=True)
+    return status
 
 
 if __name__ == "__main__":

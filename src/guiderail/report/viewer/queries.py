@@ -1,134 +1,30 @@
-"""Questions to the index: a page of episodes with the counts of every filter, a group, the same task elsewhere.
+"""Answers of the index: a page of episodes with the counts of every filter, a group, the same task elsewhere.
 
-Guarantees: every value goes to SQLite as a parameter, never as text of the statement; unknown filters and sort orders
-are refused by name (BadQuery); the counts of a filter's values are what choosing that value would give, the other
-filters kept. Full text: every word must occur, as the beginning of a word; punctuation only separates.
+Guarantees: an answer is of one state of the index; what is costly (counts under a text, its matches) is remembered
+until the index changes. What may be asked is in `query`, how categories are counted in `cells`.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from guiderail.report.viewer.index import SORTS, Index
+from guiderail.report.viewer.cells import BoolArray, Cells, IntArray
+from guiderail.report.viewer.index import Index
+from guiderail.report.viewer.query import Query, conditions, match
 from guiderail.report.viewer.reading import CELL
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-RANGES = ("steps", "reward", "iteration", "disagreement")
-PAGE, MAX_PAGE = 50, 200
 FEW = 4000
 """Matches up to this many are fetched and sorted; more are walked in the order of the sort's index."""
 _SHOWN = (
     "e.id, e.key, e.task, e.grp, e.sibling, e.attempt, e.iteration, e.instruction, e.reward, e.steps, e.tokens, "
     "e.seconds, e.unreadable, e.advantage, e.disagreement, e.frame"
 )
-
-
-class BadQuery(ValueError):
-    """A question that cannot be answered as asked; the text says why."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """Which episodes: `chosen` values per category, `ranges` (low, high) per number, `text`, and the order."""
-
-    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    text: str = ""
-    sort: str = "id"
-    down: bool = True
-    page: int = 1
-    size: int = PAGE
-
-    @classmethod
-    def parse(cls, pairs: Iterable[tuple[str, str]]) -> Query:
-        """From URL parameters: `<category>=value` (repeatable), `<number>_min`, `<number>_max`, `q`, `sort` (`-` in
-        front: descending), `page`, `size`. Raises BadQuery."""
-        chosen: dict[str, set[str]] = {}
-        ranges: dict[str, list[float | None]] = {}
-        rest: dict[str, str] = {}
-        for name, value in pairs:
-            number, _, end = name.rpartition("_")
-            if name in CELL:
-                chosen.setdefault(name, set()).add(value)
-            elif number in RANGES and end in ("min", "max"):
-                ranges.setdefault(number, [None, None])[end == "max"] = _number(name, value)
-            elif name in ("q", "sort", "page", "size"):
-                rest[name] = value
-            else:
-                raise BadQuery(f"no filter {name!r}; there are {', '.join(CELL)}, q, sort, page, size")
-        sort = rest.get("sort", "-id")
-        if sort.lstrip("-") not in (*SORTS, "id"):
-            raise BadQuery(f"cannot sort by {sort!r}; there are id, {', '.join(SORTS)}")
-        page, size = _number("page", rest.get("page", "1")), _number("size", rest.get("size", str(PAGE)))
-        return cls(
-            {k: frozenset(v) for k, v in chosen.items()}, {k: (v[0], v[1]) for k, v in ranges.items()},
-            rest.get("q", "").strip(), sort.lstrip("-"), sort.startswith("-"), max(1, int(page)),
-            min(MAX_PAGE, max(1, int(size))),
-        )  # fmt: skip
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or abs(value) > 1e12:
-        raise BadQuery(f"{name}={text[:40]!r}: must be a number")
-    return value
-
-
-def match(text: str) -> str:
-    """The FTS5 expression of what a person typed: quoted prefixes, all of which must occur; "" for no word."""
-    return " ".join(f'"{w}"*' for w in re.findall(r"\w+", text)[:16])
-
-
-class Cells:
-    """The cells of one state of the index as columns of codes, so that counting by category is a few vector sums."""
-
-    def __init__(self, rows: Sequence[sqlite3.Row]) -> None:
-        self.rows: list[dict[str, Any]] = [dict(r) for r in rows]
-        self.ids = np.array([r["id"] for r in self.rows], dtype=np.int64)
-        self.sizes = np.array([r["n"] for r in self.rows], dtype=np.int64)
-        self.by_id = {r["id"]: r for r in self.rows}
-        self.values: dict[str, list[str]] = {}
-        self.codes: dict[str, IntArray] = {}
-        for name in CELL:
-            self.values[name] = sorted({r[name] for r in self.rows})
-            code = {v: i for i, v in enumerate(self.values[name])}
-            self.codes[name] = np.array([code[r[name]] for r in self.rows], dtype=np.int64)
-
-    def places(self, ids: IntArray) -> IntArray:
-        """Row of each cell id, int64; ids must be known."""
-        order = np.argsort(self.ids)
-        found: IntArray = order[np.searchsorted(self.ids, ids, sorter=order)]
-        return found
-
-    def kept(self, chosen: Mapping[str, frozenset[str]], but: str = "") -> BoolArray:
-        """Which cells are among the chosen values, category `but` left aside."""
-        keep = np.ones(len(self.rows), dtype=np.bool_)
-        for name, values in chosen.items():
-            if name != but:
-                codes = [i for i, v in enumerate(self.values[name]) if v in values]
-                keep &= np.isin(self.codes[name], codes)
-        return keep
-
-    def facet(self, counts: IntArray, chosen: Mapping[str, frozenset[str]], name: str) -> list[list[Any]]:
-        """[value, count] of a category, most frequent first; what is chosen is there even at 0."""
-        n = np.bincount(self.codes[name], counts * self.kept(chosen, but=name), len(self.values[name])).astype(int)
-        found = {v: int(k) for v, k in zip(self.values[name], n, strict=True) if k}
-        found = dict.fromkeys(chosen.get(name, ()), 0) | found
-        return sorted(([k, v] for k, v in found.items()), key=lambda kv: (-kv[1], kv[0]))
 
 
 class Explorer:
@@ -172,7 +68,7 @@ class Explorer:
         self._cell_of()
 
     def _cell_of(self) -> IntArray:
-        """Row of the cell of every episode, by episode id (-1: no such id)."""
+        """Row of the cell of every episode, by episode id (-1: no such id, or not counted yet)."""
 
         def make() -> IntArray:
             pairs = self._pairs("SELECT id, cell FROM episodes")
@@ -185,11 +81,14 @@ class Explorer:
         return made
 
     def _matches(self, text: str) -> IntArray:
-        """Ids of the episodes that match a text, ascending."""
+        """Ids of the counted episodes that match a text, ascending."""
 
         def make() -> IntArray:
             sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid"
-            return self._pairs(f"SELECT m.rowid, 0 FROM ({sql}) m", (match(text) or '""',))[:, 0]
+            ids = self._pairs(f"SELECT m.rowid, 0 FROM ({sql}) m", (match(text) or '""',))[:, 0]
+            found = self._cell_of()
+            ids = ids[ids < len(found)]
+            return ids[found[ids] >= 0]
 
         made: IntArray = self._once(("text", text), make)
         return made
@@ -200,17 +99,15 @@ class Explorer:
         if not query.text and not query.ranges:
             return cells.sizes
         if not query.ranges:
-            found = self._cell_of()
-            ids = self._matches(query.text)
-            return np.bincount(found[ids[ids < len(found)]], minlength=len(cells.rows)).astype(np.int64)
+            return np.bincount(self._cell_of()[self._matches(query.text)], minlength=len(cells.rows)).astype(np.int64)
 
         def make() -> IntArray:
-            where, values = _conditions(query)
+            where, values = conditions(query)
             sql = f"SELECT e.cell, count(*) FROM episodes e WHERE {' AND '.join(where)} GROUP BY e.cell"
             counts = np.zeros(len(cells.rows), dtype=np.int64)
             pairs = self._pairs(sql, values)
-            if len(pairs):
-                counts[cells.places(pairs[:, 0])] = pairs[:, 1]
+            places = cells.places(pairs[:, 0])
+            counts[places[places >= 0]] = pairs[places >= 0, 1]
             return counts
 
         made: IntArray = self._once((query.text, tuple(sorted(query.ranges.items()))), make)
@@ -243,7 +140,7 @@ class Explorer:
             sql = f"SELECT {_SHOWN}, e.cell FROM episodes e WHERE e.id IN ({','.join(map(str, ids))})"
             rows = {r["id"]: r for r in self.index.reader().execute(sql)}
             return [rows[i] for i in ids.tolist() if i in rows]
-        where, values = _conditions(query)
+        where, values = conditions(query)
         cells = self.cells()
         if not wanted[cells.sizes > 0].all():
             where.append(f"e.cell IN ({','.join(map(str, cells.ids[wanted]))})")  # our own integers
@@ -289,20 +186,6 @@ class Explorer:
             (task, but, limit),
         )
         return [_row(r, self.cells().by_id) for r in rows]
-
-
-def _conditions(query: Query) -> tuple[list[str], list[Any]]:
-    where: list[str] = []
-    values: list[Any] = []
-    if query.text:
-        where.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
-        values.append(match(query.text) or '""')
-    for name, (low, high) in query.ranges.items():
-        for sign, value in ((">=", low), ("<=", high)):
-            if value is not None:
-                where.append(f"e.{name} {sign} ?")  # name is one of RANGES
-                values.append(value)
-    return where, values
 
 
 def _row(row: sqlite3.Row, cells: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from guiderail.report.filmstrip import describe
+from guiderail.report.viewer.names import evaluated
 from guiderail.report.viewer.sources import Source, training_part
 
 TEXT_LIMIT = 4000
@@ -116,7 +117,7 @@ def _evaluation(source: Source) -> Iterator[Row]:
         frames = json.loads(d["frames"] or "[]")
         texts = [*json.loads(d["texts"] or "[]"), *map(_action, json.loads(d["actions"] or "[]"))]
         yield Row(
-            f"{source.prefix}/{d['checkpoint']}/{d['task']}/{d['episode']}", number,
+            evaluated(source.prefix, d["checkpoint"], d["task"], d["episode"]), number,
             _cell(source, **{k: d[k] for k in ("checkpoint", *_OF_TASK) if k in d}, outcome=d["kind"]),
             d["task"], None, d["episode"], d["attempt"], None, clean(d["instruction"] or ""), d["reward"], d["steps"],
             d["tokens"], d["seconds"], d["parse_failures"], None, None, frames[0] if frames else "",

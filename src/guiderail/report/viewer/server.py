@@ -12,7 +12,6 @@ import hmac
 import json
 import math
 import re
-import shlex
 import socket
 import sys
 import threading
@@ -29,9 +28,10 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import FileResponse, RedirectResponse
 
 from guiderail.errors import InputError
-from guiderail.report.viewer import episode, export
+from guiderail.report.viewer import episode, export, names
 from guiderail.report.viewer.index import Index
-from guiderail.report.viewer.queries import BadQuery, Explorer, Query
+from guiderail.report.viewer.queries import Explorer
+from guiderail.report.viewer.query import BadQuery, Query
 from guiderail.report.viewer.tokens import Tokens
 
 STATIC = Path(__file__).with_name("static")
@@ -154,7 +154,7 @@ def build_app(index: Index, token: str = "") -> FastAPI:
             raise KeyError(key)
         found = episode.load(row, lambda sha: frame_path(sha) is not None)
         tokens.add_texts(found)
-        return found | {"replay": replay_commands(found, index.results)}
+        return found | {"replay": names.commands(found, index.results)}
 
     for page in PAGES:
         app.add_api_route(page, lambda: _file("index.html"), methods=["GET"])
@@ -178,7 +178,8 @@ def build_app(index: Index, token: str = "") -> FastAPI:
         found = explorer.page(Query.parse(request.query_params.multi_items()))
         for row in found["episodes"]:
             row["frame_there"] = frame_path(row["frame"]) is not None
-        return answer(found)
+        blank = {row["kind"] for row in found["episodes"] if not row["frame_there"]}
+        return answer(found | {"no_frame": {kind: episode.FRAMES[kind] for kind in sorted(blank)}})
 
     @app.get("/api/episode")
     def one(key: str) -> Response:
@@ -218,18 +219,6 @@ def build_app(index: Index, token: str = "") -> FastAPI:
         return _attached(export.html(stored(key), frame_bytes).encode(), "text/html; charset=utf-8", key, "html")
 
     return app
-
-
-def replay_commands(found: Mapping[str, Any], results: Path) -> dict[str, str | None]:
-    """The commands that play an episode again: its recorded actions, and (where its weights were kept) the policy."""
-    key = found["key"].removeprefix("live/") if not found["live"] else found["key"]
-    command = f"guiderail replay {shlex.quote(key)}"
-    if results.resolve() != Path("results").resolve():
-        command += f" --results {shlex.quote(str(results))}"
-    kept = found["kind"] == "evaluation" or (
-        found["kind"] == "rollout" and found["iteration"] == 0 and not found["live"]
-    )
-    return {"recorded": command, "policy": f"{command} --policy" if kept else None}
 
 
 def _file(name: str) -> Response:

@@ -46,9 +46,22 @@ function evidence(e) {
     fact("Actual", o.detail ? block(o.detail, "The judge's evidence") : h("span", { class: "muted" }, "the raw reward is not kept; the replay tells it")),
     fact("Advantage", e.advantage === null ? gap(e, "advantage") : signed(e.advantage)),
     e.disagreement === null ? null : fact("Judge against outcome", number(e.disagreement)),
+    e.side_effects === null ? null : fact("What else changed", e.side_effects.length ? effects(e.side_effects) : "nothing: no other file was made, changed or removed"),
     fact("Time", e.seconds === null ? gap(e, "timing") : `${number(e.seconds)} s`),
     fact("Task", line(e.task, 200), ` · ${words(e.split)}`, e.spec ? ` · at most ${e.spec.max_steps} steps` : ""),
     fact("Played by", who(e)));
+}
+
+const LISTED = 20;
+/** Files that the episode changed and nobody asked for: the guest's own words, the first of them. */
+function effects(lines) {
+  return [h("ul", { class: "effects" }, lines.slice(0, LISTED).map((t) => h("li", {}, line(t, 300)))), lines.length > LISTED ? `and ${lines.length - LISTED} more` : null];
+}
+
+/** The commands that play an episode again, or why there are none. */
+export function again(e) {
+  if (!e.replay.recorded) return h("p", { class: "muted small" }, "Its screens are those of a recording: there is no page to play it on.");
+  return [command(e.replay.recorded, "its actions"), e.replay.policy ? command(e.replay.policy, "the checkpoint asked again") : h("p", { class: "muted small" }, "The weights that played it were not kept, so only its actions can be played again.")];
 }
 
 export async function show(main, params, go) {
@@ -81,14 +94,14 @@ export async function show(main, params, go) {
     h("header", {}, h("p", { class: "crumbs" }, h("a", { href: back(), id: "back" }, "← all episodes"), " ", line(e.key, 200)),
       h("h1", {}, line(e.instruction || "(no instruction)", 400)),
       h("p", { class: "badges" }, badge(e.outcome.kind), h("span", { class: "chip" }, words(e.outcome.cause)), h("span", { class: "chip" }, who(e)), h("span", { class: "chip" }, line(e.template, 60)), h("span", { class: "chip" }, words(e.split)),
-        h("span", { class: "chip" }, e.steps.length === 1 ? "1 step" : `${e.steps.length} steps`), e.advantage === null ? null : h("span", { class: "chip" }, `advantage ${signed(e.advantage, 2)}`)),
+        h("span", { class: "chip" }, e.steps.length === 1 ? "1 step" : `${e.steps.length} steps`), e.advantage === null ? null : h("span", { class: "chip" }, `advantage ${signed(e.advantage, 2)}`),
+        e.side_effects?.length ? h("span", { class: "badge" }, e.side_effects.length === 1 ? "1 other file changed" : `${e.side_effects.length} other files changed`) : null),
       h("nav", { class: "tools", "aria-label": "This episode" }, e.group ? h("a", { href: groupLink(e.run, e.group), id: "to-group" }, "its group") : null,
         other ? h("a", { href: compareLink(e.key, best(e).key), id: "to-compare" }, "side by side") : null,
         h("a", { href: `/export/gif?key=${encodeURIComponent(e.key)}`, download: "" }, "as GIF"), h("a", { href: `/export/html?key=${encodeURIComponent(e.key)}`, download: "" }, "as HTML file"))),
     h("div", { class: "strip", role: "group", "aria-label": "Steps" }, thumbs), stage,
     h("section", { "aria-labelledby": "how" }, h("h2", { id: "how" }, "How it ended"), evidence(e)),
-    h("section", { "aria-labelledby": "again" }, h("h2", { id: "again" }, "Play it again"), command(e.replay.recorded, "its actions"),
-      e.replay.policy ? command(e.replay.policy, "the checkpoint asked again") : h("p", { class: "muted small" }, "The weights that played it were not kept, so only its actions can be played again.")),
+    h("section", { "aria-labelledby": "again" }, h("h2", { id: "again" }, "Play it again"), again(e)),
     missing.length ? h("section", { "aria-labelledby": "missing" }, h("h2", { id: "missing" }, "Not recorded"), h("ul", {}, missing.map(([k, v]) => h("li", {}, `${words(k)}: ${visible(v)}`)))) : null,
     e.others.length ? h("section", { "aria-labelledby": "others" }, h("h2", { id: "others" }, "The same task elsewhere"), h("ul", { class: "others" }, e.others.slice(0, 30).map((o) => h("li", {}, badge(o.outcome), " ", h("a", { href: episodeLink(o.key) }, who(o)), " · ", h("a", { href: compareLink(e.key, o.key) }, "side by side"))))) : null));
   select(Math.min(views.length, Math.max(1, Number(params.get("step")) || 1)) - 1, true);

@@ -42,10 +42,10 @@ function range([name, title], params, go) {
   return h("fieldset", { class: "range" }, h("legend", {}, title), field("min"), h("span", { "aria-hidden": "true" }, "–"), field("max"));
 }
 
-function row(e, judged, trained) {
+function row(e, { judged, trained, no_frame }) {
   const key = episodeLink(e.key);
   return h("tr", { "data-key": e.key },
-    h("td", { class: "wide" }, h("a", { class: "open", href: key }, h("span", { class: "peek", "data-sha": e.frame_there ? e.frame : null }),
+    h("td", { class: "wide" }, h("a", { class: "open", href: key }, e.frame_there ? h("span", { class: "peek", "data-sha": e.frame }) : h("span", { class: "peek none", title: no_frame[e.kind] ?? "" }, "no frame"),
       h("span", { class: "what" }, h("span", { class: "say" }, e.instruction ? line(e.instruction) : "(no instruction)"), h("span", { class: "under" }, badge(e.outcome), " ", h("span", { class: "muted" }, words(e.cause)),
         e.unreadable ? h("span", { class: "muted" }, ` · ${e.unreadable} unreadable`) : null)))),
     h("td", { class: "far" }, line(e.template, 40), h("br"), h("span", { class: "muted small" }, words(e.split))),
@@ -89,13 +89,14 @@ export async function show(main, params, go) {
   const caret = at === null ? null : at.selectionStart;
   const typed = at?.id === "search" ? at.value : null;
   const table = h("table", { class: "episodes" }, h("caption", { class: "unseen" }, "Episodes"), head(params, data.judged, data.trained, go),
-    h("tbody", {}, data.episodes.map((e) => row(e, data.judged, data.trained))));
+    h("tbody", {}, data.episodes.map((e) => row(e, data))));
   main.replaceChildren(h("h1", { class: "unseen" }, "Episodes"), h("div", { class: "columns" },
     h("details", { class: "filters", open: wasOpen }, h("summary", {}, active ? `Filters (${active})` : "Filters"),
       active || params.get("q") ? h("a", { href: "/" }, "Clear all filters") : null,
       FACETS.map((f) => facet(f, data.facets[f[0]], params, go)), ranges.map((r) => range(r, params, go))),
     h("section", { class: "results", "aria-label": "Results" },
       h("div", { class: "bar-top" }, search, h("p", { class: "total" }, h("strong", {}, data.total.toLocaleString("en")), data.total === data.all ? " episodes" : ` of ${data.all.toLocaleString("en")} episodes`)),
+      Object.entries(data.no_frame).map(([kind, why]) => h("p", { class: "muted small" }, h("strong", {}, `No frame (${words(kind)}): `), visible(why))),
       data.total ? table : h("p", { class: "empty" }, data.all ? "Nothing matches these filters." : "No episodes here yet. They appear as soon as a run has stored some."),
       data.total > 0 ? pager(data, params, go) : null)));
   if (focused) {
@@ -108,13 +109,13 @@ export async function show(main, params, go) {
   return { changes: data.changes };
 }
 
-/** First frames, loaded when they come into view; one that is not kept stays a grey field. */
+/** First frames, loaded when they come into view; one that is not kept says so, and the line above the list why. */
 function peeks(table) {
   const seen = new IntersectionObserver((entries) => entries.filter((x) => x.isIntersecting).forEach((x) => {
     seen.unobserve(x.target);
     const sha = x.target.dataset.sha;
     if (!sha) return;
-    const image = h("img", { src: `/frame/${encodeURIComponent(sha)}.png`, alt: "", on: { error: () => image.remove() } });
+    const image = h("img", { src: `/frame/${encodeURIComponent(sha)}.png`, alt: "", on: { error: () => { image.remove(); x.target.classList.add("none"); x.target.append("no frame"); } } });
     x.target.append(image);
   }));
   table.querySelectorAll(".peek").forEach((p) => seen.observe(p));

@@ -1,0 +1,95 @@
+"""Who won: pairs against hand-counted differences, and the sentence in each case."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import synthetic
+
+from guiderail.report import figures, verdict
+from guiderail.report.compare import comparison
+from guiderail.report.data import load
+from guiderail.report.summary import Bench, summarise
+from guiderail.report.viewer import names
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("verdict")
+    params = synthetic.make(root, recipes=("grpo", "rloo", "dapo"), instances=4, keep_frames=False)
+    data = load(params, root)
+    return root, data, Bench(data, "miniwob"), summarise(data)
+
+
+def wins(root, recipe):
+    rows = pd.read_parquet(root / f"evaluate/{recipe}/seed0/miniwob/episodes.parquet")
+    rows = rows[(rows.checkpoint == "rl") & (rows.split == "fresh") & rows.success.notna()]
+    return dict(zip(rows.task, rows.success.astype(float), strict=True))
+
+
+def test_pairs_are_counted_on_the_instances_of_both(world):
+    root, _, bench, _ = world
+    tree = verdict.versus(bench)
+    a, b = wins(root, "dapo"), wins(root, "grpo")
+    both = a.keys() & b.keys()
+    cell = tree["dapo"]["grpo"]
+    assert cell["n"] == len(both) and cell["mean"] == pytest.approx(sum(a[t] - b[t] for t in both) / len(both))
+    assert tree["grpo"]["dapo"] == {"mean": -cell["mean"], "lo": -cell["hi"], "hi": -cell["lo"], "n": cell["n"]}
+    assert len(verdict.table(tree)) == 6
+
+
+def test_the_page_has_each_pair_once_and_the_figure_every_gain(world):
+    _, data, bench, summary = world
+    compared = comparison(data, summary["benchmarks"])
+    heading, _, table = verdict.reading(bench, compared, verdict.versus(bench))
+    assert heading == "Recipe against recipe" and len(table) == 3
+    assert not table["difference"].str.startswith("-").any()  # the better one stands first
+    ax = figures.success_bars(bench, summary).axes[0]
+    under = [t.get_text() for t in ax.get_xticklabels()]
+    assert all(f"\n{r} " in text for text in under for r in data.recipes)
+
+
+def cell(mean, lo, hi):
+    return {"mean": mean, "lo": lo, "hi": hi, "n": 640}
+
+
+def said(leads, gain):
+    """The sentence where `a` solves most, with these leads over `b` and `c`."""
+    shares = {"a": 0.569, "b": 0.489, "c": 0.445}
+    compared = {r: {"split": "fresh", "success": cell(s, 0, 1), "gain": gain} for r, s in shares.items()}
+    return verdict.sentence(compared, {"a": dict(zip("bc", leads, strict=True))}, 0.95)
+
+
+SURE, OPEN = cell(0.08, 0.051, 0.109), cell(0.08, -0.01, 0.17)
+
+
+def test_the_sentence():
+    up = cell(0.089, 0.061, 0.117)
+    assert said((SURE, SURE), up) == (
+        "a wins: it solves 56.9 % of the fresh instances, 8.0 points more than b, the next (95 % interval 5.1 to 10.9) "
+        "and 8.9 points above SFT (6.1 to 11.7)."
+    )
+    assert said((OPEN, SURE), cell(0.01, -0.02, 0.04)) == (
+        "No recipe wins: a solves most, 56.9 % of the fresh instances, but b cannot be told from it "
+        "(+8.0 pp [-1.0, +17.0]); c is behind beyond chance. a is 1.0 points above SFT (-2.0 to +4.0, which may be "
+        "chance)."
+    )
+    assert said((OPEN, OPEN), cell(-0.034, -0.063, -0.006)).endswith("a is 3.4 points below SFT (0.6 to 6.3).")
+    alone = {"a": {"split": "fresh", "success": cell(0.5, 0.4, 0.6), "gain": up}}
+    assert verdict.sentence(alone, {}, 0.95).startswith("RL (a) solves 50.0 % of the fresh instances, 8.9 points above")
+    assert verdict.sentence({}, {}, 0.95) == ""
+
+
+def test_commands_are_quoted_and_name_other_results(tmp_path):
+    name = names.evaluated("evaluate/grpo/seed0/miniwob", "rl", "miniwob/it's $(x)/1/0", 2)
+    assert names.command(name) == "guiderail replay 'evaluate/grpo/seed0/miniwob/rl/miniwob/it'\"'\"'s $(x)/1/0/2'"
+    assert names.command("a", tmp_path) == f"guiderail replay a --results {tmp_path}"
+
+
+def test_base_and_sft_have_one_interval_whatever_the_recipe(world):
+    _, _, _, summary = world
+    tree = summary["benchmarks"]["miniwob"]["success"]
+    assert tree["grpo"]["sft"] == tree["rloo"]["sft"] == tree["dapo"]["sft"]
+    assert json.dumps(tree["grpo"]["base"]) == json.dumps(tree["dapo"]["base"])
