@@ -228,6 +228,12 @@ def test_older_leases_are_refused_and_all_is_written_down(http: httpx.Client, ro
     assert routes.journal is not None
     wrote = Path(f"/proc/self/fd/{routes.journal._fd}").read_text().splitlines()
     assert [json.loads(x)[2:4] for x in wrote][-4:] == [[5, "step"], [4, "refused"], [4, "refused"], [5, "step"]]
+    assert http.post("/reset", json={"fence": 6, "screenshot": False}).status_code == 200
+    wrote = Path(f"/proc/self/fd/{routes.journal._fd}").read_text().splitlines()
+    assert [json.loads(x)[2:4] for x in wrote][-2:] == [
+        [6, "clean"],
+        [6, "reset"],
+    ]  # in this order: it was cleaned first
     routes.fence = 0
 
 

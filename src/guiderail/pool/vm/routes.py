@@ -97,21 +97,29 @@ class Routes:
         return self._seen(request.json(), {})
 
     def reset(self, request: Request) -> Response:
-        """A fresh desktop, then as `look`."""
+        """A fresh desktop, then as `look`. Written down as "clean" once it is one, then as the lease's "reset"."""
         told = request.json()
         began = time.perf_counter()
-        self._note("reset", told, "")
+        fence = self._fence(told, "")
         self.desktop.reset()
+        self._write("clean", fence, "")
+        self._write("reset", fence, "")
         return self._seen({"settle": False, **told}, {"reset_ms": 1000 * (time.perf_counter() - began)})
 
     def _note(self, kind: str, told: dict[str, Any], what: str) -> None:
         """Take the call's fencing token, write the call down. Raises Refused for a token older than one seen before."""
+        self._write(kind, self._fence(told, what), what)
+
+    def _fence(self, told: dict[str, Any], what: str) -> int:
+        """The call's token, from now on the lowest that is taken. Raises Refused."""
         fence = told.get("fence", self.fence)
         if not isinstance(fence, int) or fence < self.fence:
-            if self.journal is not None:
-                self.journal.write("refused", int(fence), what)
+            self._write("refused", fence if isinstance(fence, int) else -1, what)
             raise Refused(409, f"fencing token {fence} is older than {self.fence}", "desktop")
         self.fence = fence
+        return fence
+
+    def _write(self, kind: str, fence: int, what: str) -> None:
         if self.journal is not None:
             self.journal.write(kind, fence, what)
 
