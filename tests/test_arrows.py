@@ -29,6 +29,7 @@ FLOORS = [
         "endpoint",
         "params_train",
         "params_trainer",
+        "params_tree",
         "services",
         "cluster",
         "tracking",
@@ -49,7 +50,7 @@ FLOORS = [
     {"report"},
     {"stages"},
     {"status"},
-    {"cli", "cli_tools", "commands", "doctor", "reference", "reference_algorithms", "__main__"},
+    {"cli", "cli_around", "cli_setup", "commands", "doctor", "reference", "reference_algorithms", "__main__"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {"actions", "algorithms"}  # these use nothing of ours but themselves

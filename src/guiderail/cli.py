@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from guiderail.cli_tools import EXTRA, LISTINGS, RUN
+from guiderail import cli_around, cli_setup
 from guiderail.commands import AXES, STAGES
 
+TOOLS = cli_setup.COMMANDS | cli_around.COMMANDS
+LISTINGS = ("osworld", "pool", "preset", "status")  # print and end
 OVERVIEW = """\
 Train, merge and measure GUI agents, every artefact versioned.
 
@@ -59,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""
-        known = [*STAGES, *EXTRA]
+        known = [*STAGES, *TOOLS]
         words = ", ".join(known)
         wrong = next((w for w in sys.argv[1:2] if "invalid choice" in message and w not in known), None)
         if wrong:
@@ -97,8 +99,8 @@ def build() -> argparse.ArgumentParser:
             add_actions(p)
         if name == "provision":
             p.add_argument("--yes", action="store_true", help="accept what cloud machines cost, without a budget")
-    for name, (text, add) in EXTRA.items():
-        add(commands.add_parser(name, description=text, formatter_class=raw))
+    for name, tool in TOOLS.items():
+        tool.options(commands.add_parser(name, description=tool.text, formatter_class=raw))
     return parser
 
 
@@ -170,7 +172,7 @@ def _run(args: argparse.Namespace, command: str) -> int:
     from guiderail.params import ParamError
 
     try:
-        RUN.get(args.command, _stage)(args)
+        (TOOLS[args.command].run if args.command in TOOLS else _stage)(args)
         sys.stdout.flush()
     except BrokenPipeError:
         if args.command not in LISTINGS:

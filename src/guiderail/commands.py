@@ -1,8 +1,19 @@
-"""What `guiderail --help` says about each stage: a table of plain text, free of imports that cost time."""
+"""What a command is, and what `guiderail --help` says about each stage: free of imports that cost time."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command around the chain: what its help says, what adds its options, what runs it."""
+
+    text: str
+    options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
 
 
 @dataclass(frozen=True)

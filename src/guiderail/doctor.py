@@ -60,6 +60,16 @@ def desktop() -> Finding:
     return Finding("desktop packages", True, f"{len(PACKAGES)} are installed")
 
 
+def office() -> Finding:
+    """LibreOffice, which only the suite desktop_office needs."""
+    from guiderail.pool.vm.packages import lacks_office
+
+    if lacking := lacks_office():
+        detail = f"suite desktop_office cannot be played here; it needs: {', '.join(lacking)}"
+        return Finding("office", None, detail, "guiderail doctor --install office")
+    return Finding("office", True, "LibreOffice Calc and Writer are installed")
+
+
 def walls() -> Finding:
     """Whether programs of a desktop can be walled in."""
     from guiderail.pool.vm.sandbox import refusal
@@ -103,7 +113,7 @@ def ports() -> Finding:
     return Finding("ports", True, f"{POOL_PORT} and {TRACKING_PORT} are free")
 
 
-CHECKS: list[Callable[[], Finding]] = [browser, desktop, walls, disk, shared_memory, ports]
+CHECKS: list[Callable[[], Finding]] = [browser, desktop, office, walls, disk, shared_memory, ports]
 """What is looked at, in the order of the report."""
 
 

@@ -22,6 +22,10 @@ class Cloud(Section):
         "private", description="Which address the pool uses; docker: private = a port on 127.0.0.1, public = on all."
     )
     port: int = Field(5000, ge=1, le=65535, description="Port of the server inside the machine.")
+    server: Literal["desktop", "osworld", "noop"] = Field(
+        "desktop",
+        description="What answers there: our in-VM server, OSWorld's own, or a machine without a screen (for trials).",
+    )
     disk_gb: int = Field(0, ge=0, description="System disk; 0 = as the image has it.")
     cpus: float = Field(0.0, ge=0, description="docker: CPUs of a container; 0 = no limit.")
     memory_gb: float = Field(0.0, ge=0, description="docker: memory of a container; 0 = no limit.")

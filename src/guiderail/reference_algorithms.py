@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from guiderail.algorithms import filters, grpo, kl, losses, patch, returns, semi_online, step_wise
-from guiderail.bench import stats
+from guiderail.bench import calibration, fact_table, sop_metrics, stats
 
 # Title, function, how a recipe asks for it, tests that hold its formula.
 ALGORITHMS: tuple[tuple[str, Callable[..., Any], str, tuple[str, ...]], ...] = (
@@ -128,6 +128,33 @@ ALGORITHMS: tuple[tuple[str, Callable[..., Any], str, tuple[str, ...]], ...] = (
         stats.paired_difference,
         "every gain in the report, and the champion's gate",
         ("tests/bench/test_stats.py",),
+    ),
+    (
+        "Scores on recorded trajectories",
+        sop_metrics.progress,
+        "benchmarks `sop`, `android_control_sop`",
+        (
+            "tests/bench/test_sop.py::test_progress_by_hand",
+            "tests/bench/test_expressible.py::test_ceilings_of_the_evaluation_file",
+        ),
+    ),
+    (
+        "How good a judge of steps is",
+        calibration.auroc,
+        "stage `prm`, `prm.min_auroc`",
+        (
+            "tests/bench/test_calibration.py::test_by_hand",
+            "tests/bench/test_calibration.py::test_auroc_is_the_share_of_pairs",
+        ),
+    ),
+    (
+        "What it has to beat: the table of told facts",
+        fact_table.looked_up,
+        "stage `prm`, beside each judge",
+        (
+            "tests/bench/test_fact_table.py::test_by_hand",
+            "tests/bench/test_fact_table.py::test_beside_a_judge",
+        ),
     ),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guiderail.bench import evaluate, records
-from guiderail.bench.evaluate import Subject, check_subject, choose_strips, last_attempts, measure, plan
+from guiderail.bench.evaluate import Subject, check_subject, choose_strips, costs, last_attempts, measure, plan
 from guiderail.bench.metrics import metrics
 from guiderail.checkpoints import manifest as manifests
 from guiderail.checkpoints.manifest import Manifest, TrainedOn
@@ -146,6 +146,8 @@ def test_results_are_remembered_by_identity(manifest: splits.Manifest, tmp_path:
     assert (first.remembered, again.remembered, len(calls)) == (False, True, 1)
     assert again.rows.equals(first.rows) and again.strips == first.strips and len(again.strips) == 2
     assert len(list(again.frames.glob("*.png"))) == 2 and again.env_steps == 9 and again.tokens == 27
+    assert costs([first]) == costs([again]) == {"env_steps": 9, "replay_steps": 0, "tokens": 27}
+    assert costs([first, again]) == {"env_steps": 18, "replay_steps": 0, "tokens": 54} and costs([])["tokens"] == 0
     measure(subject, {"w": 2}, tmp_path / "cache", 2, played(manifest, calls))
     measure(Subject("sft", tmp_path), {"w": 1}, tmp_path / "cache", 2, played(manifest, calls))
     assert len(calls) == 3

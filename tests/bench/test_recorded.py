@@ -1,12 +1,10 @@
 """Recorded benchmarks as the evaluate stage plays them: what is read, asked, and put into rows."""
 
 import json
-import time
 
 import pytest
 
-from guiderail.actions.types import Click, Type
-from guiderail.actions.wire import action_to_json
+import recorded_world
 from guiderail.bench import sop
 from guiderail.bench.predict import Batcher, PolicyPredict
 from guiderail.bench.recorded import android_trials, own_trials, table
@@ -15,49 +13,13 @@ from guiderail.models.prompts import PromptBuilder
 from guiderail.models.sizing import ImageSizing
 from guiderail.params import AndroidControl, Evaluate
 from guiderail.params import Prompt as PromptParams
-from guiderail.rollout.types import Completion
-from guiderail.tasks.types import TaskSpec
+from recorded_world import Words
 from tinyvlm import NumberedFrames
-
-HERE, THERE = Click(0.5, 0.6), Type("Ann")
-
-
-class Words:
-    """An engine that says what `answers[instruction][step]` lists, and notes how many it was asked at once."""
-
-    def __init__(self, tokenizer, answers):
-        self.tokenizer, self.answers, self.batches, self.prompts = tokenizer, answers, [], []
-
-    def generate(self, prompts, sampling):
-        time.sleep(0.01)
-        self.batches.append(len(prompts))
-        out = []
-        for p in prompts:
-            said = self.tokenizer.decode(p.ids)
-            self.prompts.append(said)
-            goal = said.split("<|im_start|>user\n")[1].split("\n")[0]
-            text = self.answers[goal][said.count("<|im_start|>assistant") - 1]
-            ids = (*self.tokenizer.encode(text), self.tokenizer.convert_tokens_to_ids("<|im_end|>"))
-            out.append(Completion(ids, (0.0,) * len(ids), "stop", text))
-        return out
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """recorded/ of a demos stage: three fresh episodes and a held-out one, of two steps each."""
-    frames = NumberedFrames()
-    (tmp_path / "frames").mkdir()
-    with (tmp_path / "demos.jsonl").open("w") as f:
-        for k, split in enumerate(["fresh", "fresh", "fresh", "heldout"]):
-            steps = []
-            for i, action in enumerate((HERE, THERE)):
-                sha = frames.paint(10 * k + i)
-                (tmp_path / "frames" / f"{sha}.png").write_bytes(frames.png[sha])
-                boxes = [[0.4, 0.55, 0.6, 0.65]] if i == 0 else []
-                steps.append({"frame": sha, "action": action_to_json(action), "thought": "t", "boxes": boxes})
-            task = TaskSpec("miniwob", "enter-text", k, split).to_json()
-            f.write(json.dumps({"task": task, "instruction": f"goal {k}", "steps": steps, "reward": 1.0}) + "\n")
-    return tmp_path
+    return recorded_world.write(tmp_path)
 
 
 def test_first_episodes_of_each_split(folder):
@@ -82,7 +44,7 @@ def play(processor, trials, answers, tmp_path, protocol="sop"):
             trials.recordings, predict, tmp_path / f"{protocol}.jsonl", "m", rules=trials.rules, workers=4,
             protocol=protocol,
         )  # fmt: skip
-    return lines, engine, batcher
+    return lines, engine
 
 
 def test_a_policy_on_recordings(processor, folder, tmp_path):
@@ -94,14 +56,30 @@ def test_a_policy_on_recordings(processor, folder, tmp_path):
         "goal 2": [beside],
         "goal 3": ["gibberish"],
     }
-    lines, engine, batcher = play(processor, trials, answers, tmp_path)
+    lines, engine = play(processor, trials, answers, tmp_path)
     assert [(x["s"], x["success"]) for x in lines] == [(2, True), (1, False), (0, False), (0, False)]
-    assert max(engine.batches) > 1 and sum(engine.batches) == 6 and batcher.tokens > 0
+    assert max(engine.batches) > 1 and sum(engine.batches) == 6
     second = next(p for p in engine.prompts if "goal 0" in p and p.count("<|im_start|>assistant") == 2)
     assert good + "<|im_end|>" in second  # its own words are its history
     rows = table(lines, trials, "rl")
     assert list(rows["success"]) == [True, False, False, False] and list(rows["reward"]) == [1.0, 0.5, 0.0, 0.0]
     assert list(rows["parse_failures"]) == [0, 0, 0, 1] and list(rows["kind"]) == ["success"] + ["failure"] * 3
+
+
+def test_a_step_is_kept_as_it_was_sampled_and_seen(processor, folder, tmp_path):
+    """Thought, tokens with their log-probs, frame and verdict of every step, as rows of pages have them."""
+    trials = own_trials(folder, Evaluate(episodes=1))
+    answers = {"goal 0": ["Action: to the field\nCLICK(x=0.420, y=0.640)", "mumble"], "goal 3": ["mumble"]}
+    lines, _ = play(processor, trials, answers, tmp_path)
+    row = table(lines, trials, "rl").set_index("split").loc["fresh"]
+    said = {k: json.loads(row[k]) for k in ("thoughts", "texts", "problems", "ids", "logprobs", "matched", "frames")}
+    assert said["thoughts"] == ["to the field", ""] and said["texts"] == answers["goal 0"]
+    assert said["problems"][0] == "" and said["problems"][1].startswith("No call") and said["matched"] == [True, False]
+    end = processor.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert said["ids"] == [[*processor.tokenizer.encode(t), end] for t in answers["goal 0"]]
+    assert said["logprobs"] == [[round(-i / 3, 6) for i in range(len(ids))] for ids in said["ids"]]
+    assert said["frames"] == [s.frame for s in trials.recordings[0].steps] and row["last_frame"] == ""
+    assert row["tokens"] == sum(map(len, said["ids"])) and row["seconds"] > 0
 
 
 def test_a_missing_frame_is_no_failure(processor, folder, tmp_path):
@@ -140,7 +118,7 @@ def test_teacher_forced_low_tells_each_steps_instruction(processor, android, tmp
     trials = android_trials(p, "low")
     assert [r.id for r in trials.recordings] == ["7"] and trials.about["blank"]
     hit = "Action: a\nCLICK(x=0.074, y=0.042)"
-    (line,), engine, _ = play(processor, trials, {"do 0": [hit], "do 1": ["", "DONE()"]}, tmp_path, "low")
+    (line,), engine = play(processor, trials, {"do 0": [hit], "do 1": ["", "DONE()"]}, tmp_path, "low")
     assert [s["exact"] for s in line["steps"]] == [True, False] and line["s"] == 1
     assert ["do 1" in p for p in engine.prompts] == [False, True] and "CLICK(x=0.074" in engine.prompts[1]
     assert table([line], trials, "rl")["reward"].tolist() == [0.5]

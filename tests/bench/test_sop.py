@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from guiderail.actions.types import Click, Drag, Open, Type
+from guiderail.actions.types import Click, Drag, Finish, Open, Type, Wait
 from guiderail.bench.sop import Past, Prediction, play, run
 from guiderail.bench.sop_metrics import progress, steps, summary
 from guiderail.envs.types import InfraError
@@ -72,6 +72,29 @@ def test_progress_by_hand(tmp_path):
     assert asked["actions"]["Type"]["success"].mean == 0.0 and asked["actions"]["Type"]["grounding"].mean is None
     everything = json.loads(json.dumps(summary(rows, draws=200)))
     assert everything["tsr"]["mean"] == 0.25 and everything["coverage"] == 1.0 and everything["errors"] == {}
+
+
+def test_what_cannot_be_read_is_a_miss_of_its_step_and_no_wait():
+    """The reference sets the progress of the whole trajectory to 0 on any error, and its adapters fall back to waiting,
+    which 567 expected steps are."""
+    line = play(FOUR[0], Player({("a", 2): None}))
+    assert (line["s"], line["success"], line["error"]) == (2, False, None)
+    assert line["steps"][2]["problem"] == "no call" and line["steps"][2]["type"] is False
+    for action in (Wait(1.0), Finish("success")):
+        waits = Recording("w", "wait", (RecordedStep("w.png", 1000, 1000, Expected(action)),))
+        assert play(waits, lambda q: Prediction(None, "mumble", "no call"))["s"] == 0
+        assert play(waits, lambda q, action=action: Prediction(action))["s"] == 1
+
+
+def test_goals_are_no_keys(tmp_path):
+    """1,543 trajectories of the reference's file have 1,524 goals: two with the same goal are two lines."""
+    same = [Recording(name, "the same goal", FOUR[1].steps) for name in ("x", "y")]
+    expert = {k: s.expected.action for k, s in enumerate(FOUR[1].steps)}
+    rows = run(same, lambda q: Prediction(expert[q.step] if q.episode == "x" else MISS), tmp_path / "o.jsonl", "m")
+    assert [(r["episode_id"], r["goal"], r["s"]) for r in rows] == [
+        ("x", "the same goal", 2),
+        ("y", "the same goal", 0),
+    ]
 
 
 def test_own_history_under_sop_and_the_experts_when_forced():

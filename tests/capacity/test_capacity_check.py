@@ -16,13 +16,17 @@ LARGE = ["qwen3vl-4b-1gpu", "qwen3vl-8b-8gpu-grpo", "qwen3vl-8b-8gpu-prm", "ui-s
 @pytest.fixture(autouse=True)
 def root(monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # no GPU here, whatever runs the tests
 
 
 def test_every_preset_passes(capsys):
     assert main(["check", "--preset", "all"]) == 0
     out = capsys.readouterr().out
     assert [line for line in out.splitlines() if line in presets.names()] == presets.names()
-    assert out.count("\n  ok\n") == len(presets.names()) and "PROBLEM" not in out
+    assert out.count("\n  ok\n") == len(presets.names()) - len(LARGE) and "PROBLEM" not in out
+    assert out.count("\n  ok, as a plan for another machine, with 8 GPUs: this one has none\n") == 3
+    assert out.count("\n  ok, as a plan for another machine, with 1 GPU: this one has none\n") == 1
+    assert "  UI-S1's semi-online RL on eight GPUs of 80 GB, with Qwen3-VL-8B in place of its Qwen2.5-VL-7B.\n" in out
     assert "Little's law" in out and "trajectories/h" in out
 
 
@@ -70,6 +74,36 @@ def test_early_refusals_of_the_stages_are_refusals_here():
         capacity_check.check(changed("qwen3vl-4b-1gpu", env={"provider": "local_browser"}))
     with pytest.raises(ParamError, match="no such suite"):
         capacity_check.check(changed("default", provision={"suite": "minwob", "templates": []}))
+
+
+@pytest.mark.parametrize(
+    ("change", "visible", "words"),
+    [
+        ({"model": {"device": "cuda"}}, "", "a plan for another machine, with 1 GPU: this one has none"),
+        ({"model": {"device": "cuda:3"}}, "0,1", "a plan for another machine, with 4 GPUs: this one has 2"),
+        ({"model": {"device": "cuda:1"}}, "0,1", ""),
+        ({"plan": {"gpus": 2}}, "0", "a plan for another machine, with 2 GPUs: this one has 1"),
+        ({"trainer": {"kind": "ray", "actor": 1, "rollout": 1, "gpus": 2}}, "0,1", ""),
+        ({}, "", ""),
+    ],
+)
+def test_gpus_that_are_not_here_make_it_a_plan_for_another_machine(change, visible, words, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert capacity_check.elsewhere(changed("default", **change)) == words
+
+
+def test_a_gpu_without_a_number_of_gpus_is_reckoned_as_this_machine_and_told_so(tmp_path, capsys):
+    path = tmp_path / "params.yaml"
+    path.write_text(presets.render(changed("default", model={"device": "cuda"}), "x"))
+    assert main(["check", "--params", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "plan.gpus = 0: memory and speed below are those of this machine's CPUs" in out
+    assert out.endswith("ok, as a plan for another machine, with 1 GPU: this one has none\n")
+
+
+def test_a_class_that_cannot_be_trained_is_refused_though_its_size_is_known():
+    with pytest.raises(ParamError, match=r"of Qwen2.5-VL the size is known.*Qwen3-VL-8B in place of"):
+        capacity_check.check(changed("ui-s1-7b-8gpu", model={"path": "models/Qwen2.5-VL-7B-Instruct"}))
 
 
 def test_a_model_that_is_not_here_yet_is_a_note_not_a_problem():

@@ -4,18 +4,12 @@ Minutes. Needs a Chromium and assets/tiny-vlm. `pytest -m e2e`.
 """
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from scratch_clone import clone, sh
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 STAGES = [
     "provision",
     "demos",
@@ -29,33 +23,10 @@ STAGES = [
 pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
-def sh(cwd, *argv, check=True, timeout=1500):
-    drop = ("DVC_", "GUIDERAIL_STAGES", "MLFLOW_", "PYTHONPATH")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
-    env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONPATH": str(cwd / "src"), "GIT_CONFIG_GLOBAL": os.devnull}
-    done = subprocess.run(
-        argv, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
-    )
-    if check:
-        assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout[-6000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     """A clone of the working tree in which the smoke chain has run."""
-    path = tmp_path_factory.mktemp("chain") / "guiderail"
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    )
-    for name in filter(None, files.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, path / name)
-    (path / "dvc.lock").unlink(missing_ok=True)
-    who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    for argv in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "start"]):
-        sh(path, "git", *argv)
+    path = clone(tmp_path_factory.mktemp("chain") / "guiderail")
     sh(path, "guiderail", "preset", "smoke", "--force")
     start = time.monotonic()
     sh(path, "snakemake", "--cores", "2")

@@ -6,6 +6,7 @@ Minutes. Needs a Chromium and assets/tiny-vlm. `pytest -m e2e tests/e2e/test_res
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -168,7 +169,23 @@ def test_rollouts_ahead_go_on_and_their_schedule_gives_the_same_bytes(scratch):
     (scratch.path / "params.yaml").write_text(render(type(params).model_validate(tree), "small"))
     scratch.run(*argv)
     assert tree_digest_of(final) == tree_digest_of(first)
+    assert untimed(final) == untimed(first)
+    metrics, curves = untimed(final)
+    assert metrics["iterations"] == len(curves) == 3 and metrics["optimizer_steps"] > 0
+    assert max(row.get("staleness/1", 0) for row in curves) > 0  # rollouts were ahead of training
     assert (final / "schedule.jsonl").read_bytes() == (first / "schedule.jsonl").read_bytes()
+
+
+CLOCKED = re.compile(r".*_s|idle_.*|waves_ready|worker_restarts")
+"""What the clock decides: times and rates, idle shares, waves that happened to wait."""
+
+
+def untimed(output: Path) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """(metrics.json, curves.jsonl) of a stage without what the clock decides."""
+    rows = [json.loads(line) for line in (output / "curves.jsonl").read_text().splitlines()]
+    told = [json.loads((output / "metrics.json").read_text()), *rows]
+    metrics, *curves = [{k: v for k, v in row.items() if not CLOCKED.fullmatch(k)} for row in told]
+    return metrics, curves
 
 
 def tree_digest_of(output: Path) -> str:

@@ -36,13 +36,13 @@ async def desktop():
 
 
 def spec(name, namespace="train"):
-    t = TEMPLATES[name]
+    t = TEMPLATES["desktop"][name]
     return TaskSpec("desktop", name, instance_seed(namespace, name, 0), "train", 0, t.domain, t.max_steps, 1.0)
 
 
 async def expert(env, task, stop_before=0):
     """Play the expert; leave out the last `stop_before` actions before its Finish."""
-    template, result, done = TEMPLATES[task.template], await env.reset(task), []
+    template, result, done = TEMPLATES[task.suite][task.template], await env.reset(task), []
     moves = template.steps[1] - 1 - stop_before
     while len(done) < moves:
         scene = await env.oracle() if template.looks(len(done)) else []
@@ -63,7 +63,7 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
             await env.step(Finish("success"))
             assert await env.evaluate() == 0  # doing nothing
             await env.reset(task)
-            await tamper(env.machine, make(task).task)
+            await tamper(env.machine, make(task).task, make(task).files)
             await env.step(Finish("success"))
             assert await env.evaluate() == 0
             await expert(env, task)
@@ -77,7 +77,7 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
             task = spec("editor-append", "fresh")
             await expert(env, task, stop_before=1)
             assert await env.evaluate() == 0  # typed, not saved
-            await tamper(env.machine, make(task).task)
+            await tamper(env.machine, make(task).task, make(task).files)
             assert await env.evaluate() == 0
             await expert(env, task)
             await env.step(Finish("success"))
@@ -95,9 +95,16 @@ def test_an_expert_one_that_stops_early_and_one_that_cheats():
 def test_a_sample_of_all_instances():
     """One of a kind of judge and of expert each; `guiderail selftest` tries all 1191."""
     names = ("calc-add", "editor-save-copy", "files-move")
-    tasks = [every(name, 2)[-1] for name in names]  # values of the held-out side
+    tasks = [every("desktop", name, 2)[-1] for name in names]  # values of the held-out side
     found = asyncio.run(check_all(tasks, 2))
     assert [str(c) for c in found if not c.ok] == [] and len(found) == len(names)
+
+
+@pytest.mark.skipif(bool(packages.lacks_office()), reason="no LibreOffice: guiderail doctor --install office")
+def test_a_sheet_and_a_document():
+    tasks = [every("desktop_office", name, 2)[-1] for name in ("sheet-sum", "writer-centre")]
+    found = asyncio.run(check_all(tasks, 2))
+    assert [str(c) for c in found if not c.ok] == [] and len(found) == len(tasks)
 
 
 CHEATS = {

@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 
-from guiderail.models.features import FeatureCache, vision_forward, weights_hash
+from guiderail.models.features import FeatureCache, _rotate, vision_forward, weights_hash
 from guiderail.models.policy import Policy
 from tinyvlm import NumberedFrames, make_model
 
@@ -31,6 +32,16 @@ def test_equals_the_library_forward(tiny, size):
         for level in range(2):
             torch.testing.assert_close(ours[i, 1 + level], deep[level][i], atol=1e-5, rtol=0)
     assert (ours[0] - ours[1]).abs().max() > 1e-2  # the pictures differ, so must their features
+
+
+def test_rotation_is_the_librarys_to_the_bit():
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 3, 140, 2, 24, generator=generator)
+    angle = torch.randn(140, 12, generator=generator).repeat(1, 2)
+    wanted = apply_rotary_pos_emb_vision(q, k, angle.cos(), angle.sin())
+    found = _rotate(torch.stack((q, k), 2), angle.cos(), angle.sin()).unbind(2)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert not torch.equal(found[0], q)
 
 
 def test_cache_mixed_sizes_in_asked_order(tiny):

@@ -8,6 +8,7 @@ import pytest
 import synthetic
 
 from guiderail.bench.calibration import Judged, calibration
+from guiderail.bench.fact_table import beside
 from guiderail.report import page, retrieval
 from guiderail.report.build import build
 from guiderail.report.data import load
@@ -43,6 +44,7 @@ def test_both(plain, tmp_path):
     drawn = enumerate(rng.random(50))
     judged = [Judged(float(p), bool(p > 0.4), f"t{i % 2}", "policy", "act", f"e{i}") for i, p in drawn]
     found = calibration(judged, bins=10, draws=100, confidence=0.95)
+    found |= beside(judged, np.full(50, 0.5), bins=10, draws=100, confidence=0.95)
     folder = root / "prm/grpo/seed0/judge"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "calibration.json").write_text(json.dumps(found))
@@ -51,9 +53,11 @@ def test_both(plain, tmp_path):
     assert summary["prm"]["grpo"]["0"]["auroc"]["mean"] == 1.0 and summary["prm"]["grpo"]["0"]["n"] == 50
     table = pd.read_csv(tmp_path / "out/prm.csv")
     assert table["template"].tolist() == ["all", "t0", "t1"] and table["n"].tolist() == [50, 25, 25]
+    assert table["facts_auroc"].tolist() == [0.5] * 3 and table["over_facts"].tolist()[:1] == [0.5]
     assert (tmp_path / "out/figures/prm-reliability.svg").exists()
     text, html = (tmp_path / "out/report.md").read_text(), (tmp_path / "out/index.html").read_text()
     assert "## Process reward model" in text and "Judge of steps" in html and "prm/grpo/seed0" in text
+    assert "+0.500" in text and "facts alone" in text
 
     bench = Bench(data, "miniwob")
     cells = summary["retrieval"]["grpo"]

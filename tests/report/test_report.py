@@ -125,7 +125,7 @@ def test_totals_come_from_provenance_and_metrics(made: Made) -> None:
     summary = json.loads((made.out / "summary.json").read_text())
     assert summary["stages"]["rl/grpo/seed0"] == {
         "seconds": 330.0, "cpu_seconds": None, "peak_memory_bytes": int(8e8 + 330e6), "env_steps": 4000,
-        "replay_steps": None, "tokens": 90000,
+        "replay_steps": None, "tokens": 90000, "remembered_steps": None, "remembered_tokens": None,
     }  # fmt: skip
     assert summary["totals"]["seconds"] == 20 + 35 + 95 + 330 + 6 + 110
     assert summary["totals"]["peak_memory_bytes"] == int(8e8 + 330e6)

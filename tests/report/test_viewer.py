@@ -93,7 +93,8 @@ def test_an_episode_has_all_that_was_stored_and_says_what_was_not(world):
     assert other["steps"][3]["parse_error"] == "no call in the text" and other["steps"][3]["action"] is None
     assert "trainer" in other["missing"] and other["steps"][0]["tokens"]["trainer"] is None
     evaluated = world.client.get("/api/episode?key=evaluate/grpo/seed0/miniwob/rl/miniwob/click-button/7/0/0").json()
-    assert evaluated["steps"][0]["tokens"] is None and "tokens" in evaluated["missing"]
+    assert evaluated["steps"][0]["tokens"]["behaviour"] == [-0.1, -2.0, -0.01]
+    assert "trainer" in evaluated["missing"] and "tokens" not in evaluated["missing"]
     assert {o["key"].split("/")[0] for o in evaluated["others"]} == {"evaluate", "rl", "demos"}
 
 

@@ -106,6 +106,17 @@ def test_a_miss_is_trained_on_and_hidden_from_what_follows(tape):
     assert "Done: hit; CLICK(x=0.100, y=0.100); hit\n" in prompts[3]  # the summary tells the patched turn too
 
 
+def test_rollouts_share_a_recording_and_leave_it_as_it_is(tape):
+    """The reference's patch writes into the expert's step, which all rollouts of a task share."""
+    before = repr(tape.recording)
+    first, _ = tape.play([HIT, MISS, HIT, HIT, HIT])
+    assert repr(tape.recording) == before
+    again, _ = tape.play([HIT, MISS, HIT, HIT, HIT])
+    assert [(s.matched, s.reward, s.patched) for s in again.steps] == [
+        (s.matched, s.reward, s.patched) for s in first.steps
+    ]
+
+
 def test_image_tokens_fit_the_frames_of_every_row(tape):
     e, _ = tape.play([MISS, MISS, HIT, MISS, HIT], threshold=-1)
     per_frame = len(tape.builder.frame_ids(160, 210)) - 2

@@ -146,6 +146,24 @@ def test_a_model_folder_that_lacks_something(base, damage, words):
     assert words in said and said.startswith("params.yaml: model.path = ")
 
 
+def test_a_model_given_by_an_option_is_blamed_on_the_option(base, tmp_path):
+    """evaluate --model: params.yaml has not named that path."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name, words in (("gone", "does not exist"), ("file", "is no folder"), ("empty", "has no config.json")):
+        said = refusal(checks.check_model, params(tmp_path / name), "--model")
+        assert said.startswith(f"--model {tmp_path / name}: {words}. Give the folder of a Qwen3-VL checkpoint or of an")
+        assert "params.yaml" not in said
+    (base / "config.json").write_text('{"model_type": "llama"}')
+    said = refusal(checks.check_model, params(base), "--model")
+    assert said.startswith(f"--model {base}: ") and "model_type is 'llama'" in said
+    shutil.copy(BASE / "config.json", base)
+    said = refusal(checks.check_model, params(base, prompt={"codec": "qwen3vl"}), "--model")
+    assert said.startswith(f"--model {base}: prompt.max_new_tokens = 28: ")
+    (tmp_path / "empty" / "adapter_config.json").write_text("{}")
+    checks.check_model(params(tmp_path / "empty"), "--model")  # loaded with its parent, and refused there
+
+
 @pytest.mark.parametrize(("cut", "words"), [(-100, "cut short"), (3, "not a whole"), (0, "not a whole"), (20, "not a")])
 def test_weights_that_are_cut(base, cut, words):
     file = base / "model.safetensors"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -101,10 +102,24 @@ def test_verify_of_an_adapter_and_its_merge(project, tmp_path, capsys):
 
 def test_verify_needs_frames_or_is_told_to_do_without(project, capsys):
     shutil.rmtree("results/demos")
-    assert main(["merge", "verify", str(project / "sft"), str(project / "sft")]) == 1
+    assert main(["merge", "verify", str(project / "sft"), str(project / "sft")]) == 2
     assert "no demos.jsonl there" in capsys.readouterr().err
     assert main(["merge", "verify", str(project / "sft"), str(project / "sft"), "--no-logits"]) == 0
     assert "logits: not compared" in capsys.readouterr().out
+
+
+def test_verify_refuses_what_is_not_there_before_it_loads_anything(project, tmp_path):
+    """In a process of its own, which has to end without torch."""
+    (tmp_path / "empty").mkdir()
+    for a, b, words in (("sft", "nowhere", "nowhere: no such checkpoint folder."), ("empty", "sft", "no checkpoint (")):
+        pair = [str((tmp_path if n == "empty" else project) / n) for n in (a, b)]
+        code = (
+            "import sys; from guiderail.cli import main\n"
+            f"status = main(['merge', 'verify', *{pair!r}])\n"
+            "sys.exit(99 if {'torch', 'transformers'} & set(sys.modules) else status)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
 
 
 def models(project, *more: str) -> list[str]:

@@ -74,6 +74,17 @@ def test_train_and_thought_dialects(tmp_path):
     assert [s.thought for s in b.steps] == ["m", "t"] and report.lacks["box of a click"] == 2
 
 
+def test_steps_that_are_no_model_to_follow_are_reported(tmp_path):
+    """The reference turns the reward of a HARMFUL step round; here such steps are the file's, and told."""
+    steps = [step(k, action=CLICK, annotation=a) for k, a in enumerate(("GOOD", "HARMFUL", "NEUTRAL", "HARMFUL"))]
+    _, report = load(write(tmp_path, row(*steps)))
+    told = {k: n for k, n in report.lacks.items() if "annotation" in k}
+    assert told == {
+        "a good expert step (annotation HARMFUL)": 2,
+        "a good expert step (annotation NEUTRAL)": 1,
+    }
+
+
 def test_a_swipe_is_never_guessed(tmp_path):
     bare = write(tmp_path, row(step(action=UP)))
     with pytest.raises(InputError, match="swipes='gesture'"):

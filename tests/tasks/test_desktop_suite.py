@@ -5,6 +5,7 @@ import pytest
 from guiderail.actions.types import Finish
 from guiderail.tasks.desktop.every import combinations, every
 from guiderail.tasks.desktop.experts import EXPERTS
+from guiderail.tasks.desktop.office_experts import OFFICE_EXPERTS
 from guiderail.tasks.desktop.suite import SOURCES, TEMPLATES, make
 from guiderail.tasks.desktop.template import sources
 from guiderail.tasks.experts.scene import Scene
@@ -15,9 +16,11 @@ from guiderail.tasks.side_effects import changed, unasked
 from guiderail.tasks.suites import get_suite, open_ended
 from guiderail.tasks.types import TaskSpec
 
+ALL = [(suite, name) for suite, found in TEMPLATES.items() for name in sorted(found)]
 
-def spec(name, namespace, i=0, wording=0):
-    return TaskSpec("desktop", name, instance_seed(namespace, name, i), "train", wording)
+
+def spec(suite, name, namespace, i=0, wording=0):
+    return TaskSpec(suite, name, instance_seed(namespace, name, i), "train", wording)
 
 
 def test_the_suite():
@@ -25,15 +28,26 @@ def test_the_suite():
     assert len(suite.templates) >= 20
     assert suite.open_ended and open_ended("desktop") and not open_ended("miniwob") and not open_ended("noop")
     assert suite.train and suite.heldout
-    assert SOURCES.keys() == EXPERTS.keys()
+    assert SOURCES["desktop"].keys() == EXPERTS.keys()
     assert suite.wordings == 3
 
 
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
-def test_instances_are_whole_tasks_with_values_of_their_split(name):
-    pools = SOURCES[name].own["params"]
+def test_the_office_suite_is_one_of_its_own():
+    """What is drawn from `desktop` does not depend on whether LibreOffice is there."""
+    suite = get_suite("desktop_office")
+    apps = [SOURCES["desktop_office"][n].own["domain"] for n in suite.templates]
+    assert apps.count("calc") >= 2 and apps.count("writer") >= 2
+    assert suite.open_ended and suite.train and suite.heldout and suite.wordings == 3
+    assert not suite.templates.keys() & get_suite("desktop").templates.keys()
+    assert len(get_suite("desktop").templates) == 27
+    assert SOURCES["desktop_office"].keys() == OFFICE_EXPERTS.keys()
+
+
+@pytest.mark.parametrize(("suite", "name"), ALL)
+def test_instances_are_whole_tasks_with_values_of_their_split(suite, name):
+    pools = SOURCES[suite][name].own["params"]
     for namespace in ("train", "fresh", "heldout", "rl"):
-        task = spec(name, namespace)
+        task = spec(suite, name, namespace)
         assert namespace_of(task.seed) == namespace
         made = make(task)
         assert make(task) == made
@@ -46,12 +60,12 @@ def test_instances_are_whole_tasks_with_values_of_their_split(name):
         assert set(needed) <= made.files.keys()
 
 
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
-def test_every_wording_says_the_same_and_the_expert_ends(name):
-    template = TEMPLATES[name]
-    first = template.read(make(spec(name, "train", wording=0)).task.instruction)
+@pytest.mark.parametrize(("suite", "name"), ALL)
+def test_every_wording_says_the_same_and_the_expert_ends(suite, name):
+    template = TEMPLATES[suite][name]
+    first = template.read(make(spec(suite, name, "train", wording=0)).task.instruction)
     for wording in range(3):
-        assert template.read(make(spec(name, "train", wording=wording)).task.instruction) == first
+        assert template.read(make(spec(suite, name, "train", wording=wording)).task.instruction) == first
     everything = [
         {
             "role": role,
@@ -78,7 +92,7 @@ def test_every_wording_says_the_same_and_the_expert_ends(name):
             f"{first.get('file')}.txt",
         )
     ]
-    done, instruction = [], make(spec(name, "train")).task.instruction
+    done, instruction = [], make(spec(suite, name, "train")).task.instruction
     while (decision := template.expert(everything, instruction, len(done), done)) is not None:
         done.append(decision[0])
         assert "\n" not in decision[1]
@@ -88,12 +102,12 @@ def test_every_wording_says_the_same_and_the_expert_ends(name):
 
 def test_every_instance_once():
     for name, count in (("editor-print", 10), ("calc-add", 72), ("editor-new-file", 104), ("files-rename", 46)):
-        tasks = every(name)
+        tasks = every("desktop", name)
         values = [tuple(sorted(make(t).values.items())) for t in tasks]
         assert len(tasks) == len(set(values)) == count == len({t.id for t in tasks})
         assert {t.wording for t in tasks} == {0, 1, 2}
-        assert every(name, 5) == tasks[:5] and {t.split for t in tasks[:2]} == {"train", "fresh"}
-    assert sum(combinations(s, side) for s in SOURCES.values() for side in ("train", "heldout")) == 1191
+        assert every("desktop", name, 5) == tasks[:5] and {t.split for t in tasks[:2]} == {"train", "fresh"}
+    assert sum(combinations(s, side) for s in SOURCES["desktop"].values() for side in ("train", "heldout")) == 1191
 
 
 def test_an_expert_that_does_not_see_its_target_stops():
@@ -123,6 +137,7 @@ def test_side_effects():
         ".cache/x": Entry("4"),
         "work": Entry("", "folder"),
         "work/n": Entry("5"),
+        "work/.~lock.a.docx#": Entry("6"),
     }
     lines = changed(before, after)
     assert lines == ["changed a.txt", "removed b.txt", "made c.txt", "made work/n"]

@@ -55,8 +55,8 @@ def test_thoughts_reach_the_rows(folder, policy):
         'Action: press the thing\nTYPE(text="Ann")<|im_end|>',
     ]
     assert found.summary() == {
-        "asked": 3, "remembered": 0, "tokens_in": 3000, "tokens_out": 30, "thoughts": 3, "missing": 0,
-        "price": pytest.approx(3000 * 5e-6 + 30 * 1e-4), "price_now": pytest.approx(0.018),
+        "answers": 3, "tokens_in": 3000, "tokens_out": 30, "thoughts": 3, "missing": 0,
+        "price": pytest.approx(3000 * 5e-6 + 30 * 1e-4),
     }  # fmt: skip
     assert [(r["line"], r["step"], r["model"], r["tries"]) for r in found.record] == [
         (0, 0, "teacher", 1), (1, 0, "teacher", 1), (1, 1, "teacher", 1),
@@ -79,6 +79,8 @@ def test_an_answer_is_paid_for_once(folder):
         first, again = annotate(folder, stub), annotate(folder, stub)
         assert len(stub.requests) == 3
         assert (again.asked, again.remembered, again.price_now) == (0, 3, 0.0)
+        assert again.summary() == first.summary() and first.from_cache()["answers"] == 0
+        assert again.from_cache() == {"answers": 3, "price": again.price}
         assert again.thoughts == first.thoughts and again.price == pytest.approx(first.price)
         annotate(folder, stub, temperature=0.5)
         assert len(stub.requests) == 6  # asked otherwise, so another answer

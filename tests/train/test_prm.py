@@ -48,6 +48,9 @@ def test_it_learns_and_is_measured(tmp_path):
     assert found["brier"] < before["brier"] and found["invalid_votes"] < before["invalid_votes"]
     assert [j.good for j in judged] == [s.good for s in steps[12:]] and set(found["templates"]) == {"t0", "t1", "t2"}
     assert made.tasks == sorted(s.task.id for s in steps[:12])
+    facts = prm.against_facts(model, steps[:12], steps[12:], judged, params)  # act, changed, not repeated: all alike
+    assert model.facts(steps[0].step) == ("act", "changed", False)
+    assert facts["facts"]["auroc"]["mean"] == 0.5 and facts["over_facts"]["mean"] == 0.5
 
 
 def test_tasks_of_training_and_calibration():
@@ -129,14 +132,17 @@ def test_steps_of_rollouts():
 
     found = prm_data.from_episodes([episode(Outcome("failure", "agent_finish", 0.0))], frames)
     first, last = found.steps
-    assert found.unlabelled == 1
+    assert (found.unlabelled, found.env_steps, found.tokens) == (1, 3, 3)
     assert (first.step.before, first.step.after, first.step.history, first.step.kind) == (a, b, (), "act")
     assert (last.step.before, last.step.after, last.step.kind) == (b, c, "terminate")
     assert last.step.history == ("text 0", "thought 1") and last.step.action == "text 2"
     assert (first.step.said, first.step.point, first.step.ended) == ("text 0", (0.5, 0.5), False)
     assert (last.step.said, last.step.point, last.step.ended) == ("thought 2", None, True)
     assert (first.good, last.good) == (True, False) and (first.step.width, first.step.height) == (160, 210)
-    assert prm_data.from_episodes([episode(Outcome("infra_error", "crash"))], frames).steps == []
+    lost = prm_data.from_episodes([episode(Outcome("infra_error", "crash"))], frames)
+    assert lost.steps == [] and lost.env_steps == 3  # it cost what it cost
+    both = found + lost
+    assert (both.steps, both.unlabelled, both.env_steps, both.tokens) == (found.steps, 1, 6, 6)
 
 
 def test_steps_on_disk(tmp_path):
@@ -169,7 +175,7 @@ def test_real_pages_are_labelled(tmp_path):
             prm_data.run_scripted(pool, MANIFEST, params, "train", 0, builder, frames, workers=w, **options)
             for w in (3, 1)
         )
-    assert many == one and done.n == 24
+    assert many == one and done.n == 24 and many.env_steps == len(many.steps) + many.unlabelled and many.tokens == 0
     by = {s: [x for x in many.steps if x.source == s] for s in prm_data.SCRIPTED}
     assert len(by["expert"]) == 1 + 3 and all(x.good for x in by["expert"])
     assert {x.good for x in by["noised"]} == {True, False}

@@ -52,6 +52,7 @@ def cluster(tmp_path_factory):
         assert "gcs_server" in names and "raylet" in names
         with ray_cluster(TRAINER.model_copy(update={"address": address}), log):
             yield SimpleNamespace(address=address, head=head)
+        assert head.poll() is None, f"the cluster's stage ended by itself: {log.read_text()}"
     finally:
         head.kill()
         head.wait()
@@ -157,7 +158,10 @@ def test_a_crew_replaces_the_dead_raises_errors_as_they_are_and_gives_up(cluster
         crew.run(["die"], lambda actor, i, piece: actor.do.remote(piece))
 
 
-def test_a_node_that_was_too_slow_is_started_again():
+def test_a_node_that_was_too_slow_is_started_again(monkeypatch):
+    """What the failed try left is ended: all that this process started, which here is the tests' own cluster."""
+    ended = []
+    monkeypatch.setattr("guiderail.cluster.head.kill_descendants", lambda pid, patience: ended.append(pid))
     told = iter([RuntimeError("The current node timed out during startup."), "up"])
 
     def start():
@@ -166,7 +170,7 @@ def test_a_node_that_was_too_slow_is_started_again():
             raise found
         return found
 
-    assert patiently(start) == "up"
+    assert patiently(start) == "up" and ended == [os.getpid()]
     for message in ("no such option", "timed out during startup"):
         with pytest.raises(Exception, match=message):
             patiently(lambda text=message: (_ for _ in ()).throw(Exception(text)), tries=1)

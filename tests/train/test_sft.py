@@ -19,7 +19,7 @@ from tinyvlm import NumberedFrames
 def test_learns_and_logs(tmp_path):
     sft = SFT.model_copy(update={"epochs": 6, "lr": 5e-3})
     _, log, totals, _ = run_sft(tmp_path, sft)
-    assert len(log.rows) == 18 == totals.steps
+    assert len(log.rows) == 18 == totals.optimizer_steps
     assert {"loss", "token_accuracy", "lr", "grad_norm", "tokens_per_s"} <= log.rows[0].keys()
     assert log.rows[17]["loss"] < 0.5 * log.rows[0]["loss"]
     assert log.rows[17]["token_accuracy"] > log.rows[0]["token_accuracy"]
@@ -88,7 +88,11 @@ def test_killed_and_resumed_is_bitwise_the_same(tmp_path, mode):
         run_sft(tmp_path / "b", sft, on_step=fail)
     assert load_state(tmp_path / "b").step == 4
     two, rest, again, _ = run_sft(tmp_path / "b", sft)
-    assert two == one and again.steps == totals.steps == 6 and again.tokens == totals.tokens
+    assert (
+        two == one
+        and again.optimizer_steps == totals.optimizer_steps == 6
+        and again.trained_tokens == totals.trained_tokens
+    )
     assert {i: rest.rows[i]["loss"] for i in (4, 5)} == {i: log.rows[i]["loss"] for i in (4, 5)}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from guiderail.cli import main
 from guiderail.params import ParamError, load
 from guiderail.workflow import presets
 
@@ -24,6 +25,20 @@ def test_render_round_trips_and_explains(name, tmp_path):
     assert presets.current(path) == name
     assert "group_size: " in path.read_text() and "# Rollouts per task instance." in path.read_text()
     assert presets.about(name)
+
+
+@pytest.mark.parametrize("argv", [["preset"], ["preset", "list"]])
+def test_listing_says_a_line_of_each(argv, capsys):
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line[2:].split("  ")[0] for line in lines]
+    assert [name.strip() for name in listed] == presets.names() and "list" not in presets.names()
+    assert all(
+        presets.about(n) and line.endswith(presets.about(n)) for n, line in zip(presets.names(), lines, strict=True)
+    )
+    assert [line[2:].split()[0] for line in lines if line.startswith("*")] == [
+        "default"
+    ]  # the repository's params.yaml
 
 
 def test_presets_differ_as_they_say():

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kube_api import kube_api
 
 from conftest import ROOT, make_project
 from guiderail.params import load
@@ -104,6 +105,33 @@ def test_kubernetes_plans_the_chain(project):
     found = asked(project.snakemake("-n", *flags))
     assert {"provision", "demos", "sft", "prm", "rl", "merge", "evaluate", "report"} <= found.keys()
     assert found["rl"]["gpu"] == "1" and found["rl"]["gpu_manufacturer"] == "nvidia"
+
+
+@needs_kubernetes
+@pytest.mark.timeout(600)
+def test_kubernetes_hands_on_what_params_ask_for(project, tmp_path):
+    """The plugin's own requests, at an API that refuses what a cluster refuses. No pod runs."""
+    project.set("resources.sft", {"gpu": 2, "cpus": 3, "mem_mb": 24000, "minutes": 60})
+    project.snakemake("--cores", "2", "results/demos")
+    flags = ["--profile", "profiles/kubernetes", "--workflow-profile", "none", "--retries", "0"]
+    flags += ["--default-storage-prefix", str(project.path), "--seconds-between-status-checks", "1"]
+    copy = tmp_path / "bin/rsync"  # the storage plugin's: it copies the sources to where pods would find them
+    copy.parent.mkdir()
+    copy.write_text('#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\nexec cp -rL "$1" "$2"\n')
+    copy.chmod(0o755)
+    path = f"{copy.parent}{os.pathsep}{project.env['PATH']}"
+    with kube_api(tmp_path) as (jobs, config):
+        out = project.snakemake(*flags, "--", "results/sft/seed0", check=False, PATH=path, KUBECONFIG=str(config))
+    assert len(jobs) == 1, out
+    pod = jobs[0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    asked, limits = container["resources"]["requests"], container["resources"]["limits"]
+    assert (asked["nvidia.com/gpu"], limits["nvidia.com/gpu"]) == ("2", "2")
+    assert (asked["memory"], asked["cpu"], limits["cpu"]) == ("24000M", "2850m", "3000m")  # 0.95 of the cores
+    assert {"name": "guiderail", "persistentVolumeClaim": {"claimName": "guiderail"}} in pod["volumes"]
+    assert {"name": "guiderail", "mountPath": "/mnt/guiderail"} in container["volumeMounts"]
+    assert container["image"] == "your-registry/guiderail:latest"
+    assert "sft" in container["args"][-1]
 
 
 def test_the_single_pod_job_runs_the_chain_on_all_its_gpus():

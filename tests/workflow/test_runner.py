@@ -238,6 +238,7 @@ def test_undeclared_parameters_cannot_be_read():
         (["demos"], "input results/provision/tasks.json is missing. Make it with `guiderail provision`"),
         (["sft"], "the following arguments are required: --seed"),
         (["evaluate", "--recipe", "grpo", "--seed", "0", "--benchmark", "miniwab"], "Did you mean miniwob?"),
+        (["evaluate", "--model", "gone", "--benchmark", "miniwob"], "evaluate: --model gone: does not exist. Give the"),
         (["provison"], "no command 'provison'. Did you mean provision?"),
         (["preset", "smok"], "preset smok: no such file in workflow/presets. Did you mean smoke?"),
         (["demos", "--params", "no.yaml"], "no.yaml: not found."),

@@ -7,7 +7,7 @@ draw whole episodes (the steps of one are alike) with a generator seeded by the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from guiderail.bench.stats import Interval, generator, nothing
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,54 @@ def auroc_interval(
     p: Floats, good: Bools, episodes: Sequence[str], *, label: Sequence[object], draws: int, confidence: float
 ) -> Interval:
     """AUROC with a percentile interval over drawn episodes; draws that lost a class are left out."""
-    point = auroc(p, good)
+    return _drawn(lambda rows: auroc(p[rows], good[rows]), good, episodes, ("auroc", *label), draws, confidence, 0.0)
+
+
+def auroc_difference(
+    p: Floats,
+    other: Floats,
+    good: Bools,
+    episodes: Sequence[str],
+    *,
+    label: Sequence[object],
+    draws: int,
+    confidence: float,
+) -> Interval:
+    """AUROC of `p` less that of `other` on the same steps, paired: both are taken on each drawn set of episodes."""
+
+    def of(rows: Rows) -> float:
+        return auroc(p[rows], good[rows]) - auroc(other[rows], good[rows])
+
+    return _drawn(of, good, episodes, ("auroc-difference", *label), draws, confidence, -1.0)
+
+
+def _drawn(
+    statistic: Callable[[Rows], float],
+    good: Bools,
+    episodes: Sequence[str],
+    label: Sequence[object],
+    draws: int,
+    confidence: float,
+    least: float,
+) -> Interval:
+    """`statistic` of all steps, with a percentile interval over drawn episodes ([least, 1] where no draw has one)."""
+    point = statistic(np.arange(len(good)))
     if np.isnan(point):
-        return nothing("good or bad steps only" if len(p) else "no judged step")
+        return nothing("good or bad steps only" if len(good) else "no judged step")
     names = np.unique(np.asarray(episodes), return_inverse=True)[1]
     order = np.argsort(names, kind="stable")
     starts = np.searchsorted(names[order], np.arange(names.max() + 2))
-    rng, found = generator("auroc", *label), []
+    rng, found = generator(*label), []
     for _ in range(draws):
         drawn = rng.integers(0, names.max() + 1, names.max() + 1)
         rows = np.concatenate([order[starts[e] : starts[e + 1]] for e in drawn])
-        value = auroc(p[rows], good[rows])
+        value = statistic(rows)
         found += [] if np.isnan(value) else [value]
     if not found:
-        return Interval(point, 0.0, 1.0, len(p))
+        return Interval(point, least, 1.0, len(good))
     tail = (1 - confidence) / 2
     lo, hi = (float(x) for x in np.quantile(found, [tail, 1 - tail]))
-    return Interval(point, min(lo, point), max(hi, point), len(p))
+    return Interval(point, min(lo, point), max(hi, point), len(good))
 
 
 def figures(rows: Sequence[Judged], *, bins: int, draws: int, confidence: float, label: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether every instance of the desktop suite is a sound task, tried on real desktops.
+"""Whether every instance of a desktop suite is a sound task, tried on real desktops.
 
 For each instance: the state at the start scores 0, doing nothing and claiming success scores 0, tampering (what the
 judge looks for, written everywhere but where it looks; the judge's own file names; strange files) scores 0, and the
@@ -9,7 +9,7 @@ times in all, then it counts as failed; no desktop outlives the check.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from guiderail.envs.desktop import DesktopEnv
 from guiderail.envs.machine import Machine
 from guiderail.envs.types import InfraError, JudgeError
 from guiderail.pool.providers.local_desktop import LocalDesktopProvider
+from guiderail.pool.vm.settle import Rule
 from guiderail.tasks.desktop.suite import make
 from guiderail.tasks.osworld import OsworldTask
 from guiderail.tasks.selftest import run_expert
@@ -26,6 +27,7 @@ from guiderail.tasks.types import TaskSpec
 SIZE = (640, 480)
 TRIES = 3
 CALL_TIMEOUT_S = 60.0
+RULE = Rule(limit_s=15.0)  # the tasks are tried, not the machine: a busy one saves late, and no judge must be early
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ class Checked:
         return f"{self.task.id}: {self.error or scores} (expert did {list(self.did)})"
 
 
-async def tamper(machine: Machine, task: OsworldTask) -> None:
-    """Write what the judge of `task` looks for beside where it looks, and what a judge might read by mistake."""
+async def tamper(machine: Machine, task: OsworldTask, files: Mapping[str, bytes]) -> None:
+    """Write what the judge of `task` looks for beside where it looks, and what a judge might read by mistake. `files`:
+    those of the task's setup, among them what the judge compares with."""
     home = machine.home
     for check in task.checks:
         rules = (check.expected or {}).get("rules", {})
@@ -60,11 +63,12 @@ async def tamper(machine: Machine, task: OsworldTask) -> None:
         result = check.result or {}
         path, dest = str(result.get("path", f"{home}/result.txt")), str(result.get("dest", "result.txt"))
         places = [f"{home}/{dest}", f"/tmp/{dest}", f"{path}.new", f"{home}/Desktop/{path.rpartition('/')[2]}"]
-        text = str(wanted)
+        expected = check.expected or {}
+        text = files[expected["path"]] if expected.get("type") == "setup_file" else str(wanted).encode()
         if isinstance(wanted, list):  # names that a folder should hold
-            places, text = [f"{home}/Desktop/{name}" for name in wanted], "x"
+            places, text = [f"{home}/Desktop/{name}" for name in wanted], b"x"
         for place in places:
-            await machine.write(place, text.encode())
+            await machine.write(place, text)
     for place in ("score", "scores.json", "judge/answer.json"):
         await machine.write(f"{home}/{place}", b'{"scores": [1.0]}')
 
@@ -76,7 +80,8 @@ async def check(env: DesktopEnv, task: TaskSpec) -> Checked:
     await env.step(Wait(0.1))
     await env.step(Finish("success"))
     idle = await env.evaluate()
-    await tamper(env.machine, make(task).task)
+    made = make(task)
+    await tamper(env.machine, made.task, made.files)
     await env.step(Finish("success"))
     tampered = await env.evaluate()
     played = await run_expert(env, task)
@@ -87,7 +92,7 @@ async def check_all(
     tasks: Sequence[TaskSpec], slots: int, done: Callable[[Checked], None] = lambda checked: None
 ) -> list[Checked]:
     """`check` of each, on `slots` desktops at a time, in the order of `tasks`. Raises Misconfigured (no desktops)."""
-    provider = LocalDesktopProvider(size=SIZE, call_timeout_s=CALL_TIMEOUT_S)
+    provider = LocalDesktopProvider(size=SIZE, rule=RULE, call_timeout_s=CALL_TIMEOUT_S)
     await provider.start()
     queue, found = list(enumerate(tasks))[::-1], dict[int, Checked]()
 

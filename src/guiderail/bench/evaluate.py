@@ -48,9 +48,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows of one subject (last attempt of each planned episode), errors of earlier attempts by cause, work done.
+    """Rows of one subject (last attempt of each planned episode), errors of earlier attempts by cause, and the work
+    behind them: steps and sampled tokens of all attempts, whether they were played now or are `remembered`.
 
-    `frames` is the folder that holds the frames of `strips` (checkpoint, task, episode number).
+    `replay_steps`: those of `env_steps` along recordings. `frames` is the folder that holds the frames of `strips`
+    (checkpoint, task, episode number), and may hold others.
     """
 
     rows: pd.DataFrame
@@ -61,6 +63,13 @@ class Result:
     frames: Path
     strips: list[tuple[str, str, int]]
     remembered: bool = False
+    replay_steps: int = 0
+
+
+def costs(results: Iterable[Result]) -> dict[str, int]:
+    """The work behind some results, which no cache changes: env_steps, of them replay_steps, tokens."""
+    found = list(results)
+    return {k: sum(getattr(r, k) for r in found) for k in ("env_steps", "replay_steps", "tokens")}
 
 
 def plan(manifest: splits.Manifest, benchmark: str, params: Evaluate) -> list[Job]:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from guiderail.bench import records
-from guiderail.bench.evaluate import Result
+from guiderail.bench.evaluate import Result, costs
 from guiderail.bench.stats import paired_difference, success
 from guiderail.params import Evaluate
 
@@ -48,7 +48,7 @@ def metrics(results: Mapping[str, Result], p: Evaluate) -> dict[str, Any]:
         name: {
             "splits": {s: split_metrics(r.rows[r.rows["split"] == s], template, p) for s in splits},
             "resampled": r.resampled,
-            "remembered": r.remembered,
+            **costs([r]),
         }
         for name, r in results.items()
     }

@@ -8,6 +8,7 @@ with it the last bits of a log-prob, as with any server.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -44,7 +45,6 @@ class Batcher:
         self._engine, self._most = engine, most
         self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
-        self.tokens = 0
 
     def __enter__(self) -> Batcher:
         self._thread.start()
@@ -84,7 +84,6 @@ class Batcher:
                 answer.set_exception(e)
             return
         for (*_, answer), completion in zip(batch, found, strict=True):
-            self.tokens += len(completion.ids)
             answer.set_result(completion)
 
 
@@ -112,26 +111,37 @@ class PolicyPredict:
         """Ask for the action of a step. Raises InfraError on a missing frame."""
         context = self._builder.context(query.instruction or query.goal)
         for k, past in enumerate(query.history):
-            codec = self._see(context, query, past.frame)
+            codec, _ = self._see(context, query, past.frame)
             ids = self._said.get((query.episode, k)) if past.text else None
             said = read_answer(codec, past.text or _written(codec, past.action))
             ids = ids or self._builder.completion_ids(past.text or _written(codec, past.action))
             context.complete(ids, [0.0] * len(ids), said.thought, said.text)
-        codec = self._see(context, query, query.frame)
+        codec, frame = self._see(context, query, query.frame)
         seed = derive_seed("recorded", self._seed, query.episode, query.step)
         sampling = SamplingParams(self._temperature, 1.0, self._builder.params.max_new_tokens, seed)
+        started = time.perf_counter()
         completion = self._batcher.ask(context.prompt(), sampling)
+        seconds = time.perf_counter() - started
         self._said[query.episode, query.step] = completion.ids
         said = read_answer(codec, completion.text)
-        return Prediction(said.action, completion.text, said.problem)
+        return Prediction(
+            said.action,
+            completion.text,
+            said.problem,
+            said.thought,
+            completion.ids,
+            completion.logprobs,
+            frame,
+            seconds,
+        )
 
-    def _see(self, context: Context, query: Query, name: str) -> Codec:
+    def _see(self, context: Context, query: Query, name: str) -> tuple[Codec, str]:
         try:
             sha = self._frames.put(self._png(name))
         except (KeyError, OSError) as e:
             raise InfraError(f"episode {query.episode}: frame {name} is missing ({e})") from e
         context.observe(sha, query.width, query.height)
-        return self._builder.codec_for(query.width, query.height)
+        return self._builder.codec_for(query.width, query.height), sha
 
 
 def _written(codec: Codec, action: Action | None) -> str:

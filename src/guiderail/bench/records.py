@@ -8,7 +8,7 @@ escapes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -33,11 +33,15 @@ COLUMNS: dict[str, str] = {
     "attempt": "Int64",  # infrastructure re-samples before this one
     "steps": "Int64",
     "parse_failures": "Int64",
-    "tokens": "Int64",  # sampled tokens
+    "tokens": "Int64",  # sampled tokens (sum of ids)
     "seconds": "Float64",  # policy and environment, waiting for siblings included
     "thoughts": "string",  # JSON list, one per step
     "actions": "string",  # JSON list of canonical action JSON ("" where nothing could be read)
     "texts": "string",  # JSON list of what the model wrote
+    "problems": "string",  # JSON list: why an answer could not be read or done, "" where it could
+    "ids": "string",  # JSON list, one list of token ids as sampled per step
+    "logprobs": "string",  # JSON list, their log-probs at sampling, to 6 decimals
+    "matched": "string",  # JSON list: whether each step did what was recorded; empty where nothing was
     "frames": "string",  # JSON list: sha256 of the frame seen at each step
     "last_frame": "string",
     "side_effects": "string",  # JSON list: what changed beside what was asked for; empty where nobody looked
@@ -70,10 +74,19 @@ def row(episode: Episode, checkpoint: str, number: int = 0) -> dict[str, Any]:
         "thoughts": json.dumps([s.thought for s in steps]),
         "actions": json.dumps([s.action for s in steps]),
         "texts": json.dumps([s.completion.text for s in steps]),
+        "problems": json.dumps([s.parse_error for s in steps]),
+        "ids": json.dumps([s.completion.ids for s in steps]),
+        "logprobs": json.dumps([rounded(s.completion.logprobs) for s in steps]),
+        "matched": None,
         "frames": json.dumps([s.frame for s in steps]),
         "last_frame": episode.last_frame,
         "side_effects": None if episode.side_effects is None else json.dumps(episode.side_effects),
     }
+
+
+def rounded(logprobs: Sequence[float]) -> list[float]:
+    """Log-probs as records keep them: their last bits depend on what shared a batch, and would only cost space."""
+    return [round(x, 6) for x in logprobs]
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

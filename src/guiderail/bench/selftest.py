@@ -1,4 +1,4 @@
-"""`guiderail selftest`: try every instance of the desktop suite, or a sample, and say which are no sound tasks."""
+"""`guiderail selftest`: try every instance of a desktop suite, or a sample, and say which are no sound tasks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from guiderail.errors import Explained
 
+SUITES = ("desktop", "desktop_office")
+
 
 class Unsound(Explained, RuntimeError):
     """Some instances are no sound tasks."""
@@ -19,6 +21,7 @@ class Unsound(Explained, RuntimeError):
 def command_options(p: argparse.ArgumentParser) -> None:
     """The command line."""
     p.add_argument("templates", nargs="*", metavar="TEMPLATE", help="only these templates (default: all)")
+    p.add_argument("--suite", choices=SUITES, default="desktop", help="desktop_office needs LibreOffice")
     p.add_argument("--sample", type=int, default=0, metavar="N", help="only the first N instances of a template")
     p.add_argument("--slots", type=int, default=4, metavar="N", help="desktops at a time (default: 4)")
     p.add_argument("--json", default="", metavar="FILE", help="write every instance's scores there")
@@ -31,15 +34,22 @@ def run(a: argparse.Namespace) -> None:
 
     from guiderail.bench.desktop_check import Checked, check_all
     from guiderail.params import ParamError
+    from guiderail.pool.vm.packages import lacks_office
     from guiderail.tasks.desktop.every import every
     from guiderail.tasks.desktop.suite import TEMPLATES
 
-    if unknown := [t for t in a.templates if t not in TEMPLATES]:
-        raise ParamError(f"{unknown[0]}: no template of suite desktop; there are: {', '.join(TEMPLATES)}.")
+    known = TEMPLATES[a.suite]
+    if unknown := [t for t in a.templates if t not in known]:
+        raise ParamError(f"{unknown[0]}: no template of suite {a.suite}; there are: {', '.join(known)}.")
+    if a.suite == "desktop_office" and (lacking := lacks_office()):
+        raise ParamError(
+            f"--suite desktop_office: LibreOffice is not on this machine ({', '.join(lacking)}). Run `guiderail doctor "
+            "--install office` (as root)."
+        )
     if a.slots < 1 or a.sample < 0:
         raise ParamError("--slots must be 1 or more, --sample 0 or more.")
-    names = a.templates or list(TEMPLATES)
-    tasks = [t for name in names for t in every(name, a.sample or None)]
+    names = a.templates or list(known)
+    tasks = [t for name in names for t in every(a.suite, name, a.sample or None)]
     columns = (TextColumn("self-tests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         running = bar.add_task("", total=len(tasks))

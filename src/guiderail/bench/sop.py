@@ -16,13 +16,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_dumps
 from guiderail.bench.protocols import Protocol
+from guiderail.bench.records import rounded
 from guiderail.checkpoints.manifest import digest_json
 from guiderail.envs.types import InfraError
 from guiderail.errors import InputError
@@ -58,11 +59,17 @@ class Query:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the policy answered. action None: nothing could be read, and `problem` says why."""
+    """What the policy answered. action None: nothing could be read, and `problem` says why. For the record: its
+    thought, the tokens as sampled and their log-probs, sha256 of the frame it saw, seconds it took."""
 
     action: Action | None
     text: str = ""
     problem: str = ""
+    thought: str = ""
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    frame: str = ""
+    seconds: float = 0.0
 
 
 Predict = Callable[[Query], Prediction]
@@ -123,13 +130,15 @@ def _step(k: int, step: RecordedStep, said: Prediction, found: Match) -> dict[st
     try:
         predicted = action_dumps(said.action) if said.action is not None else ""
     except ValueError as e:  # outside the algebra: a record is not the place to fail
-        predicted, said = "", Prediction(None, said.text, str(e))
+        predicted, said = "", replace(said, action=None, problem=str(e))
     return {
         "step": k,
         "expected": action_dumps(step.expected.action),
         "predicted": predicted,
-        "text": said.text,
-        "problem": said.problem,
+        **{k: getattr(said, k) for k in ("text", "problem", "thought", "frame")},
+        "ids": list(said.ids),
+        "logprobs": rounded(said.logprobs),
+        "seconds": round(said.seconds, 3),
         **asdict(found),
     }
 

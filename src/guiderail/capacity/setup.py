@@ -14,6 +14,7 @@ from guiderail.actions.codec import get_codec
 from guiderail.capacity.shapes import Shape
 from guiderail.params import Params
 from guiderail.params_train import Rl, Tuning
+from guiderail.tasks.suites import DESKTOPS
 
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 TURN = 12  # role, newlines, vision start and end around each frame and answer
@@ -64,7 +65,7 @@ class Setup:
 
 def screen(p: Params) -> tuple[int, int]:
     """Pixels of the screen that is worked: a desktop's, or a page's."""
-    if p.provision.suite in ("desktop", "osworld"):
+    if p.provision.suite in DESKTOPS:
         return p.env.desktop.width, p.env.desktop.height
     return PAGE
 

@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -44,8 +43,8 @@ class ClusterError(Explained, RuntimeError):
 
 @contextmanager
 def ray_cluster(trainer: Trainer, log: Path) -> Iterator[Any]:
-    """The module `ray`, attached, for the length of the block. log: output of a cluster started here. Raises
-    ClusterError, ServiceError."""
+    """The module `ray`, attached, for the length of the block. log: output of a cluster started here; beside it
+    stands its address. Raises ClusterError, ServiceError."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(trainer.start_timeout_s))
@@ -56,14 +55,15 @@ def ray_cluster(trainer: Trainer, log: Path) -> Iterator[Any]:
     for name, value in OWN.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    with tempfile.TemporaryDirectory(prefix="guiderail-head-") as folder:
-        ready = Path(folder) / "address"
-        size = (trainer.processes + SPARE_CPUS, trainer.gpus, trainer.object_store_mb << 20)
-        command = [sys.executable, "-m", "guiderail.cluster.head", str(ready), *map(str, size)]
-        with service(command, "ray", log=log, grace=10.0) as head:
-            address = _address(ready, head, trainer.start_timeout_s)
-            with _attached(address, trainer) as ray:
-                yield ray
+    ready = log.with_name(f"{log.name}.address")
+    ready.unlink(missing_ok=True)  # of a stage that was killed
+    size = (trainer.processes + SPARE_CPUS, trainer.gpus, trainer.object_store_mb << 20)
+    command = [sys.executable, "-m", "guiderail.cluster.head", str(ready.absolute()), *map(str, size)]
+    with service(command, "ray", log=log, grace=10.0) as head:
+        address = _address(ready, head, trainer.start_timeout_s)
+        with _attached(address, trainer) as ray:
+            yield ray
+    ready.unlink(missing_ok=True)
 
 
 def _address(ready: Path, head: Service, timeout: float) -> str:

@@ -28,12 +28,15 @@ MAX_LINES = 100  # of side effects: one who unpacks an archive shall not fill th
 
 
 class DesktopEnv:
-    """Implements `Env` on `machine`. `fresh`: each reset restores the desktop (False: the pool hands it over clean)."""
+    """Implements `Env` on `machine`.
 
-    def __init__(
-        self, machine: Machine, *, book: Book = find, call_timeout_s: float = 20.0, fresh: bool = True
-    ) -> None:
-        self.machine, self.book, self.fresh, self.call_timeout_s = machine, book, fresh, call_timeout_s
+    Each reset makes the desktop anew. A machine that cannot do that itself (a VM's own desktop, a stock image) is taken
+    for clean once, since the pool hands it over so; a second reset is an InfraError: the next lease has a clean one.
+    """
+
+    def __init__(self, machine: Machine, *, book: Book = find, call_timeout_s: float = 20.0) -> None:
+        self.machine, self.book, self.call_timeout_s = machine, book, call_timeout_s
+        self.used = False
         self.broken = ""
         self.task: DesktopTask | None = None
         self.said = Said()
@@ -57,8 +60,11 @@ class DesktopEnv:
         chosen = self.book(task)
         async with self._call(f"reset {task.id}", self.call_timeout_s + chosen.setup_s):
             began = time.perf_counter()
-            if self.fresh:
+            if self.machine.resets:
                 await self.machine.reset()
+            elif self.used:
+                raise InfraError(f"{self.machine.where} has been used and cannot reset itself: take a new lease")
+            self.used = True
             try:
                 await chosen.setup(self.machine)
             except (Refusal, OSError, ValueError) as e:

@@ -99,6 +99,7 @@ def blank(task: TaskSpec) -> DesktopTask:
 BOOKS: dict[str, Book | str] = {
     "blank": blank,
     "desktop": "guiderail.envs.osworld_book:desktop_book",
+    "desktop_office": "guiderail.envs.osworld_book:desktop_book",
     "osworld": "guiderail.envs.osworld_book:osworld_book",
 }
 

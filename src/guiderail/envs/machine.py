@@ -87,15 +87,20 @@ class Seen:
 class Machine:
     """One machine. `await machine.hello()` first: it learns which kind of server is there."""
 
-    def __init__(self, url: str, *, uds: str = "", token: str = "", call_timeout_s: float = CALL_S) -> None:
-        """`url`: http://host:port of the server; `uds`: its unix socket instead; `token`: of our own server."""
+    def __init__(
+        self, url: str, *, uds: str = "", token: str = "", name: str = "", call_timeout_s: float = CALL_S
+    ) -> None:
+        """`url`: http://host:port of the server; `uds`: its unix socket instead; `token`: of our own server; `name`:
+        whose machine it must be (our own server refuses calls for another's)."""
         self.url, self.where, self.call_timeout_s = url, uds or url, call_timeout_s
         self.fence = 0  # token of the lease that acts; our server refuses older ones
         self.ours = False
+        self.resets = False  # whether it can make its desktop anew in place
         self.home = "/home/user"
         self.size = (0, 0)
         self.about: dict[str, Any] = {}
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= {"X-Guiderail-Machine": name} if name else {}
         transport = httpx.AsyncHTTPTransport(uds=uds) if uds else None
         self._http = httpx.AsyncClient(
             base_url=url or "http://slot", transport=transport, headers=headers, trust_env=False
@@ -106,10 +111,13 @@ class Machine:
         reply = await self._send("GET", "/guiderail", CALL_S, refuse=False)
         if reply.status_code == 401:
             raise Refusal(f"{self.where}: {_message(reply)}", 401, "unauthorized")
+        if _kind(reply) == "not_yours":
+            raise self._refusal("/guiderail", reply)
         told = reply.json() if reply.status_code == 200 and _is_json(reply) else {}
         self.ours = isinstance(told, dict) and told.get("server") == "guiderail"
         if self.ours:
             self.about, self.home, self.size = told, told["home"], tuple(told["size"])
+            self.resets = bool(told.get("resets", False))
             return
         size = (await self._send("POST", "/screen_size", CALL_S)).json()
         self.size = int(size["width"]), int(size["height"])
@@ -157,8 +165,8 @@ class Machine:
 
     async def reset(self) -> Seen:
         """A fresh desktop, in place. Raises Refusal where the server cannot (a stock one), InfraError."""
-        if not self.ours:
-            raise Refusal(f"{self.where} cannot reset itself; its provider restores a snapshot", 501, "unsupported")
+        if not self.resets:
+            raise Refusal(f"{self.where} cannot reset itself; its provider makes it anew", 501, "unsupported")
         return await self._picture("/reset", self._token(), max(self.call_timeout_s, 40.0))
 
     def _token(self) -> dict[str, int]:
@@ -275,7 +283,7 @@ class Machine:
         text = f"{self.where}{path}: {said}"
         if kind == "invalid_action":
             return ValueError(said)
-        if kind in ("desktop", "fault"):
+        if kind in ("desktop", "fault", "not_yours"):
             return InfraError(text, "crash")
         if kind in ("no_file", "no_folder") or (not self.ours and reply.status_code == 404 and path == "/file"):
             return FileNotFoundError(text)

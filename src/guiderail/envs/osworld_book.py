@@ -176,7 +176,7 @@ class OsworldDesktopTask:
 
 
 def desktop_book(task: TaskSpec) -> OsworldDesktopTask:
-    """The book of suite `desktop`: no network, every setup step must succeed. Raises ValueError."""
+    """The book of the suites of `tasks.desktop`: no network, every setup step must succeed. Raises ValueError."""
     made: Instance = suite.make(task)
     files = {name: data for name, data in made.files.items()}
     return OsworldDesktopTask(made.task, files, AssetCache(CACHE, offline=True), strict=True)

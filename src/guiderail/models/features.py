@@ -55,10 +55,23 @@ def weights_hash(module: torch.nn.Module) -> str:
 def _attend(attn: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Vision attention over x [n images, cells, dim], every image to itself."""
     n, length, _ = x.shape
-    q, k, v = attn.qkv(x).view(n, length, 3, attn.num_heads, -1).unbind(2)
-    q, k = apply_rotary_pos_emb_vision(q, k, cos, sin)
+    parts = attn.qkv(x).view(n, length, 3, attn.num_heads, -1)
+    q, k, v = parts.unbind(2)
+    if x.dtype == torch.float32:
+        q, k = _rotate(parts[:, :, :2], cos, sin).unbind(2)
+    else:
+        q, k = apply_rotary_pos_emb_vision(q, k, cos, sin)
     out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=attn.scaling)
     return attn.proj(out.transpose(1, 2).reshape(n, length, -1))  # type: ignore[no-any-return]
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of queries and keys at once, x [n, cells, 2, heads, d]: to the bit what
+    `apply_rotary_pos_emb_vision` gives in float32, with the sign on sin instead of a copy of half of x."""
+    half = x.shape[-1] // 2
+    sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)[:, None, None]
+    turned = x.roll(half, -1) * sin
+    return x * cos[:, None, None] + turned
 
 
 def vision_forward(visual: Any, pixel_values: torch.Tensor, grid: Grid) -> torch.Tensor:

@@ -32,7 +32,7 @@ def check_fit(folder: Path, prompt: Prompt) -> None:
         raise CheckpointError(f"{file}: not a tokenizer ({e}); copy or save it again") from None
     absent = [t for t in SPECIAL_TOKENS if tokenizer.token_to_id(t) is None]
     if absent:
-        raise ParamError(f"model.path = {str(folder)!r}: its tokenizer lacks {', '.join(absent)}; is it a Qwen-VL one?")
+        raise ParamError(f"the tokenizer of {folder} lacks {', '.join(absent)}; is it a Qwen-VL one?")
     tokenizer.encode_special_tokens = True  # in text they are letters, as in prompts
     codec = get_codec(prompt.codec)
     for action in SAMPLES:

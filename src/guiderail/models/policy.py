@@ -20,6 +20,7 @@ from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_posi
 from guiderail.models.features import FeatureCache, Features, Frames
 from guiderail.models.lean import LeanText
 from guiderail.models.packing import Block, Plan, blocks, plan
+from guiderail.models.pixels import Pixels
 from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
 from guiderail.params_train import Layout
@@ -86,6 +87,7 @@ class Policy:
         self.features = FeatureCache(model.model.visual, self.preprocess, max_bytes=cache_bytes)
         self._masks: dict[torch.device, torch.Tensor] = {}
         self._sizing = ImageSizing.from_processor(processor)
+        self._pixels = Pixels.of(processor)
 
     def _is(self, token_id: int, token: str) -> bool:
         return bool(self.tokenizer.convert_ids_to_tokens(token_id) == token)
@@ -117,6 +119,8 @@ class Policy:
 
     def preprocess(self, image: Any) -> tuple[torch.Tensor, Grid]:
         """Image (PIL or uint8 HWC) -> (pixel values [patches, patch volume], grid (1, h, w) in patches)."""
+        if self._pixels is not None:
+            return self._pixels(image)
         out = self.processor.image_processor(images=[image], return_tensors="pt")
         t, h, w = out["image_grid_thw"][0].tolist()
         return out["pixel_values"], (t, h, w)

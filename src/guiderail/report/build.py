@@ -208,6 +208,7 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             note = "Trajectories done whole (TSR), mean share of steps before the first miss (PG), and their mean."
             if RECORDED[benchmark] != "sop":
                 note = "Trajectories with every step right (TSR), mean share of right steps (PG), and their mean."
+            note += compare.at_best(bench)
             section.tables.insert(0, ("Recorded trajectories", note, compare.recorded_table(tree)))
         if benchmark == data.benchmarks[0] and compared:
             note = (

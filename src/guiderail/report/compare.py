@@ -8,6 +8,7 @@ bounds are the cost over the bounds of the gain, so one that may be zero has no 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from guiderail.bench import records
 from guiderail.bench.stats import Outcomes, success
 from guiderail.report.data import ReportData
 from guiderail.report.summary import Bench, Tree
-from guiderail.report.tables import interval
+from guiderail.report.tables import interval, percent
 
 COSTS = {"cpu_seconds": "CPU s", "env_steps": "env steps", "replay_steps": "of them replayed", "tokens": "tokens"}
 PER_POINT = ("cpu_seconds", "env_steps", "tokens")
@@ -44,6 +45,20 @@ def recorded_scores(bench: Bench) -> Tree:
         r: {c: {s: {n: one(r, c, s, n) for n in SCORES} for s in bench.splits} for c in bench.checkpoints}
         for r in bench.data.recipes
     }
+
+
+def at_best(bench: Bench) -> str:
+    """A sentence on what the format of the answers cannot say of a recorded benchmark; "" where it can say all."""
+    file = next(f for (*_, b), f in bench.data.evaluations.items() if b == bench.benchmark) / "recorded.json"
+    found = json.loads(file.read_text()).get("at_best") if file.is_file() else None
+    if not found or not found["lost"]:
+        return ""
+    gaps = ", ".join(f"{n} {kind}" for kind, n in found["lost"].items())
+    tsr, pg, right = (percent(found[k]) for k in ("tsr", "pg", "right"))
+    return (
+        f" Codec {found['codec']} has no form for {gaps} of {found['steps']} expected actions: a policy that is right "
+        f"wherever it can be gets TSR {tsr}, PG {pg}, {right} of the steps."
+    )
 
 
 def per_point(cost: float | None, gain: Tree) -> Tree:

@@ -31,8 +31,9 @@ class ReportData:
     `episodes`: one row per evaluated episode with the columns of `bench.records` plus recipe, train_seed, benchmark.
     `metrics`: metrics.json per (recipe, seed, benchmark). `sft` and `rl`: learning curves per seed and (recipe, seed),
     one row per logged step. `used`: what each output cost, by its folder below the
-    results folder: seconds, cpu_seconds, peak_memory_bytes (provenance.json), env_steps, of them replay_steps (along
-    recordings), tokens (metrics.json); None = not recorded.
+    results folder: seconds, cpu_seconds, peak_memory_bytes (provenance.json: spent by the run that made it), env_steps,
+    of them replay_steps (along recordings), tokens (metrics.json: the work behind it, cached or not), remembered_steps,
+    remembered_tokens (provenance.json: what of these came from a cache); None = not recorded.
     `rss_only`: outputs whose peak memory is a sum of resident sets, because no proportional ones (PSS) were recorded.
     `evaluations`: the folder of each point, for its frames. `prm`: calibration.json of the recipes with a process
     reward model. `selftest`: what provision found of each template ({} where it kept nothing).
@@ -85,6 +86,8 @@ def _used(out: Path) -> tuple[dict[str, float | None], bool]:
         "env_steps": work.get("env_steps"),
         "replay_steps": work.get("replay_steps"),
         "tokens": work.get("tokens"),
+        "remembered_steps": cost.get("remembered_env_steps"),
+        "remembered_tokens": cost.get("remembered_tokens"),
     }
     rss_only = "peak_rss_bytes" in cost and "peak_pss_bytes" not in cost
     return {k: float(v) if isinstance(v, int | float) else None for k, v in values.items()}, rss_only

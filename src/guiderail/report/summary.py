@@ -143,13 +143,17 @@ def benchmark_summary(bench: Bench) -> Tree:
     return tree
 
 
+SUMS = ("seconds", "env_steps", "tokens", "remembered_steps", "remembered_tokens")
+
+
 def totals(used: dict[str, dict[str, float | None]]) -> Tree:
-    """What all stages used together: sums; of the peak memory, the largest."""
+    """What all stages used together: sums; of the peak memory, the largest. Remembered steps and tokens are in the
+    sums of every output that rests on them."""
 
     def known(key: str) -> list[float]:
-        return [v for v in (s[key] for s in used.values()) if v is not None]
+        return [v for v in (s.get(key) for s in used.values()) if v is not None]
 
-    found: Tree = {key: sum(known(key)) for key in ("seconds", "env_steps", "tokens")}
+    found: Tree = {key: sum(known(key)) for key in SUMS}
     return {**found, "peak_memory_bytes": max(known("peak_memory_bytes"), default=None)}
 
 

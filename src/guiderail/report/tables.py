@@ -138,13 +138,12 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
 
 
 def usage_table(stages: Tree) -> pd.DataFrame:
-    """Seconds, peak memory, env steps and tokens per stage output."""
+    """Seconds, peak memory, env steps and tokens per stage output, and what of these came from a cache."""
     rows = []
     for name, used in stages.items():
         rows.append({"output": name, **{k: _none(v) for k, v in used.items()}})
-    return pd.DataFrame(
-        rows, columns=["output", "seconds", "cpu_seconds", "peak_memory_bytes", "env_steps", "replay_steps", "tokens"]
-    )
+    names = ["output", "seconds", "cpu_seconds", "peak_memory_bytes", "env_steps", "replay_steps", "tokens"]
+    return pd.DataFrame(rows, columns=[*names, "remembered_steps", "remembered_tokens"])
 
 
 def selftest_table(found: Tree) -> pd.DataFrame:
@@ -209,17 +208,19 @@ def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[t
 
 
 def costs(used: Tree, totals: Tree) -> pd.DataFrame:
-    """Seconds, memory, env steps and tokens per output, for reading."""
+    """Seconds, memory, env steps and tokens per output, for reading. Steps and tokens are the work behind an output,
+    whoever spent it; remembered ones were played for another output and not again."""
     rows = [{"output": name, **_cost(u)} for name, u in used.items()]
     return pd.DataFrame([*rows, {"output": "all", **_cost(totals)}])
 
 
 def _cost(used: Tree) -> dict[str, str]:
     memory = used["peak_memory_bytes"]
-    whole = {k: "" if used[k] is None else f"{used[k]:,.0f}" for k in ("seconds", "env_steps", "tokens")}
+    names = ("seconds", "env_steps", "tokens", "remembered_steps")
+    whole = {k: "" if used.get(k) is None else f"{used[k]:,.0f}" for k in names}
     return {
         "seconds": whole["seconds"], "peak memory": "" if memory is None else f"{memory / 2**30:.2f} GiB",
-        "env steps": whole["env_steps"], "tokens": whole["tokens"],
+        "env steps": whole["env_steps"], "of them remembered": whole["remembered_steps"], "tokens": whole["tokens"],
     }  # fmt: skip
 
 

@@ -25,9 +25,9 @@ from guiderail.models.policy import Policy
 from guiderail.models.prompts import PromptBuilder
 from guiderail.models.rows import ChunkRow, Prompt
 from guiderail.params import Prompt as PromptParams
-from guiderail.rewards.changes import Change, change_of
+from guiderail.rewards.changes import Change, change_of, repeated
 from guiderail.rewards.prm_prompts import JudgePrompts
-from guiderail.rewards.process import StepContext
+from guiderail.rewards.process import StepContext, StepKind
 from guiderail.rollout.judging import Votes
 from guiderail.seeds import derive_seed
 
@@ -48,6 +48,11 @@ class PrmModel:
     def row(self, step: StepContext, good: bool) -> ChunkRow:
         """The step as the model is trained on it."""
         return self.prompts.row(step, self._change(step), good)
+
+    def facts(self, step: StepContext) -> tuple[StepKind, Change, bool]:
+        """What it is told of a step beside words and pixels: the kind, the change of the screen, whether it was said
+        before."""
+        return step.kind, self._change(step), repeated(step)
 
     def _change(self, step: StepContext) -> Change:
         return change_of(step, lambda sha: np.asarray(self.frames.get(sha)))

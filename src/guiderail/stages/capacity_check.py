@@ -2,7 +2,8 @@
 
 Guarantees: what the stages would refuse before any work is refused here too (parameters, suite, templates, benchmarks,
 the model folder when it is here); then every recipe of the sweep is reckoned (`guiderail.capacity`). Exit status 0: it
-should run; 1: it will not fit, with what to change; 2: the parameters themselves are wrong.
+should run; 1: it will not fit, with what to change; 2: the parameters themselves are wrong. GPUs that the parameters
+ask for and this machine lacks make no difference to it: it is then a plan for another machine, and says so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from guiderail.errors import InputError
 from guiderail.params import ParamError, Params, load
 from guiderail.params_plan import Plan
 from guiderail.stages import checks
-from guiderail.workflow import presets
+from guiderail.workflow import gpu_slots, presets
 
 
 def shape_of(p: Params) -> tuple[Shape, str]:
@@ -30,6 +31,11 @@ def shape_of(p: Params) -> tuple[Shape, str]:
         raise ParamError(
             f"model.path = {p.model.path!r}: no such folder, and no model of that name is known ({', '.join(KNOWN)}). "
             "Give the folder of a Qwen3-VL checkpoint."
+        )
+    if found.bias:
+        raise ParamError(
+            f"model.path = {p.model.path!r}: of Qwen2.5-VL the size is known, but it cannot be trained here: "
+            "policies are Qwen3-VL (model_type qwen3_vl). Take one of those, Qwen3-VL-8B in place of Qwen2.5-VL-7B."
         )
     return found, f"the model's name; {folder} is not here yet: put the checkpoint there before the first stage"
 
@@ -56,6 +62,17 @@ def early_refusals(p: Params) -> list[str]:
     return notes
 
 
+def elsewhere(p: Params) -> str:
+    """ "" when this machine has the GPUs that the parameters ask for, else for what machine they are."""
+    device = p.model.device
+    named = int(device.partition(":")[2] or 0) + 1 if device.startswith("cuda") else 0
+    wanted = max(p.plan.gpus, p.trainer.gpus if p.trainer.kind == "ray" else 0, named)
+    here = len(gpu_slots.devices())
+    if wanted <= here:
+        return ""
+    return f"a plan for another machine, with {wanted} GPU{'s' * (wanted > 1)}: this one has {here or 'none'}"
+
+
 def host_bytes() -> int:
     """Memory of this machine."""
     import psutil
@@ -66,6 +83,11 @@ def host_bytes() -> int:
 def check(p: Params) -> tuple[list[str], list[Report]]:
     """(lines about the parameters as a whole, one report per recipe of the sweep). Raises ParamError."""
     notes = early_refusals(p)
+    if p.model.device.startswith("cuda") and not p.plan.gpus:
+        notes.append(
+            f"model.device = {p.model.device!r}, plan.gpus = 0: memory and speed below are those of this machine's "
+            "CPUs; set plan.gpus to reckon with GPUs"
+        )
     shape, source = shape_of(p)
     where = f"{p.plan.gpus} GPUs of {p.plan.gpu_memory_gb:g} GB" if p.plan.gpus else "this machine's CPUs"
     told = [f"model: {shape.total / 1e9:.3f} G parameters, from {source}", f"devices: {where}"]
@@ -95,10 +117,15 @@ def run(args: argparse.Namespace) -> None:
     for name, p in [(n, presets.preset(n)) for n in named] or [(args.params, load(args.params))]:
         told, reports = check(p)
         print(f"{name}")
+        known = name if args.preset else presets.current(Path(name))
+        if known:
+            print(f"  {presets.about(known)}")
         for line in [*told, *(line for r in reports for line in r.lines())]:
             print(f"  {line}")
         problems = sum(len(r.problems) for r in reports)
-        print(f"  {'WILL NOT RUN as it is' if problems else 'ok'}")
+        other = elsewhere(p)
+        verdict = "WILL NOT RUN as it is" if problems else "ok"
+        print(f"  {verdict}, as {other}" if other and not problems else f"  {verdict}")
         bad += problems
     if bad:
         raise SystemExit(1)

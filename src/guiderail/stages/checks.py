@@ -155,24 +155,31 @@ def check_browser(params: Params) -> None:
         )
 
 
-def check_model(params: Params) -> None:
-    """model.path must be a whole Hugging Face folder whose tokenizer can serve the prompt parameters."""
+def check_model(params: Params, option: str = "") -> None:
+    """model.path must be a whole Hugging Face folder whose tokenizer can serve the prompt parameters.
+
+    option: the command's option that gave the path (e.g. --model) in place of params.yaml; an adapter may stand there,
+    which is checked with its parent when it is loaded.
+    """
     from guiderail.models.fit import check_fit
-    from guiderail.models.folder import CheckpointError, check_folder
+    from guiderail.models.folder import CheckpointError, check_folder, is_adapter
 
     path = Path(params.model.path)
+    where = f"{option} {path}" if option else f"params.yaml: model.path = {params.model.path!r}"
+    if option and is_adapter(path):
+        return
     if not (path / "config.json").is_file():
-        what = "has no config.json" if path.is_dir() else "does not exist"
+        what = "has no config.json" if path.is_dir() else "is no folder" if path.exists() else "does not exist"
         raise ParamError(
-            f"params.yaml: model.path = {params.model.path!r}: {what}. Give the folder of a Qwen3-VL checkpoint; the "
+            f"{where}: {what}. Give the folder of a Qwen3-VL checkpoint{' or of an adapter' if option else ''}; the "
             "small one that ships is assets/tiny-vlm (`guiderail pretrain` makes it again)."
         )
     try:
         check_fit(check_folder(path), params.prompt)
     except CheckpointError as e:
-        raise ParamError(f"params.yaml: model.path = {params.model.path!r}: {e}.") from None
-    except ParamError as e:
-        raise ParamError(f"params.yaml: {e.message}") from None
+        raise ParamError(f"{where}: {e}.") from None
+    except ParamError as e:  # about the prompt, which is params.yaml's, and its tokenizer
+        raise ParamError(f"{where if option else 'params.yaml'}: {e.message}") from None
 
 
 def check_tasks(params: Params) -> None:
@@ -186,18 +193,28 @@ def check_tasks(params: Params) -> None:
 
 
 def check_screen(params: Params) -> None:
-    """The provider's screens must be of the suite's kind: browser pages or desktops."""
-    desktop, provider = params.provision.suite in ("desktop", "osworld"), params.env.provider
-    if desktop and provider == "local_browser":
+    """The provider's screens must be of the suite's kind (browser pages or desktops), with the programs it needs."""
+    from guiderail.tasks.suites import DESKTOPS
+
+    suite, provider = params.provision.suite, params.env.provider
+    if suite in DESKTOPS and provider == "local_browser":
         raise ParamError(
-            f"env.provider = 'local_browser': suite {params.provision.suite} needs desktops. Set it to local_desktop "
+            f"env.provider = 'local_browser': suite {suite} needs desktops. Set it to local_desktop "
             "(this machine), or to a cloud whose image runs the in-VM server."
         )
-    if not desktop and provider == "local_desktop":
+    if suite not in DESKTOPS and provider == "local_desktop":
         raise ParamError(
-            f"env.provider = 'local_desktop': suite {params.provision.suite} needs browser pages. Set it to "
+            f"env.provider = 'local_desktop': suite {suite} needs browser pages. Set it to "
             "local_browser, or provision.suite to desktop."
         )
+    if suite == "desktop_office" and provider == "local_desktop":
+        from guiderail.pool.vm.packages import lacks_office
+
+        if lacking := lacks_office():
+            raise ParamError(
+                f"provision.suite = 'desktop_office': LibreOffice is not on this machine ({', '.join(lacking)}): run "
+                "`guiderail doctor --install office` (as root), or set it to desktop, which does without."
+            )
 
 
 def check_benchmark(params: Params, name: str, where: str = "--benchmark ") -> None:

@@ -88,7 +88,7 @@ class StageContext:
     `out`: temporary directory beside the final one; write outputs here and nowhere else.
     `final`: where `out` will be after success. `work`: attempt folder; put resumable state here.
     `env_pool_url`, `engine_url`: attach to a running environment pool or inference server instead of starting one.
-    `yes`: costs are accepted.
+    `yes`: costs are accepted. `remembered`: of the costs that metrics.json tells, what came from a cache.
     """
 
     params: Params
@@ -101,6 +101,7 @@ class StageContext:
     env_pool_url: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     bill: dict[str, float] = field(default_factory=dict)
+    remembered: dict[str, float] = field(default_factory=dict)
     yes: bool = False
     engine_url: str = ""
 
@@ -119,6 +120,11 @@ class StageContext:
         for name in ("machines", "failed_boots", "hours", "cost"):
             self.bill[name] = self.bill.get(name, 0.0) + float(totals[name])
         self.tracker.log_cost({f"pool.{k}": v for k, v in self.bill.items()})
+
+    def remember(self, costs: Mapping[str, float]) -> None:
+        """Say what of the costs in metrics.json was not spent now but came from a cache (provenance.json tells it)."""
+        for name, value in costs.items():
+            self.remembered[name] = self.remembered.get(name, 0) + value
 
     def progress(self, total: int, label: str | None = None, start: int = 0) -> AbstractContextManager[Progress]:
         """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`."""

@@ -96,6 +96,10 @@ class Source:
     task: Callable[[int], TaskSpec | None]
     short: bool = False
 
+    def __str__(self) -> str:
+        """What log lines say of it."""
+        return f"demos of {self.template}"
+
 
 def of_split(manifest: splits.Manifest, split: Split, template: str, number: int) -> TaskSpec | None:
     """Instance `number` of a template in a split; None when it has fewer."""

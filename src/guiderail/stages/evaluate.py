@@ -160,14 +160,13 @@ def write(ctx: StageContext, results: dict[str, bench.Result], head: dict[str, o
     for result in results.values():
         for frame in result.frames.glob("*.png"):
             shutil.copyfile(frame, ctx.out / "frames" / frame.name)
-    played = [r for r in results.values() if not r.remembered]
     found = {
         **head,
         **metrics(results, ctx.params.evaluate),
         "strips": [list(s) for r in results.values() for s in r.strips],
-        "env_steps": sum(r.env_steps for r in played),
-        "tokens": sum(r.tokens for r in played),
+        **bench.costs(results.values()),
     }
+    ctx.remember(bench.costs(r for r in results.values() if r.remembered))
     (ctx.out / "metrics.json").write_text(json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
     means = {
         f"success.{name}.{split}": m["success"]["mean"]

@@ -23,7 +23,7 @@ def add_actions(p: argparse.ArgumentParser) -> None:
         "verify",
         help="compare two checkpoints: parameters and logits",
         description="Compare two checkpoints (Hugging Face folders or adapters) parameter by parameter and by their "
-        "logits on recorded frames. Exit status 0: the same; 1: different, with the reasons.",
+        "logits on recorded frames. Exit status 0: the same; 1: different, with the reasons; 2: nothing to compare.",
     )
     _verify_options(verify)
     models = actions.add_parser(
@@ -71,11 +71,13 @@ def run(args: argparse.Namespace) -> None:
 
 def _verify(args: argparse.Namespace) -> None:
     from guiderail.params import ParamError, load
-    from guiderail.stages.merge_verify import verify
 
     if args.episodes < 1 or not args.tolerance >= 0 or (args.logits is not None and not args.logits >= 0):
         raise ParamError("--episodes must be 1 or more, --tolerance and --logits 0 or more.")
     params = load(args.params)
+    _check_there(Path(args.a), Path(args.b), None if args.no_logits else Path(args.demos))
+    from guiderail.stages.merge_verify import verify  # seconds: what is not there is told before
+
     limit = args.logits if args.logits is not None else params.merge.tolerance
     found = verify(
         Path(args.a),
@@ -97,6 +99,23 @@ def _verify(args: argparse.Namespace) -> None:
     if found.faults:
         sys.stdout.flush()
         raise SystemExit(1)
+
+
+def _check_there(a: Path, b: Path, demos: Path | None) -> None:
+    """Both must be checkpoint folders by their looks, and there must be frames to compare logits on (demos None: none
+    are). Raises ParamError."""
+    from guiderail.params import ParamError
+
+    for folder in (a, b):
+        if not folder.is_dir():
+            raise ParamError(f"{folder}: no such checkpoint folder.")
+        if not any((folder / n).is_file() for n in ("config.json", "adapter_config.json")):
+            raise ParamError(f"{folder}: no checkpoint (neither config.json nor adapter_config.json is there).")
+    if demos is not None and not (demos / "demos.jsonl").is_file():
+        raise ParamError(
+            f"{demos}: no demos.jsonl there, so no frames to compare logits on; run the demos stage, give another "
+            "folder with --demos, or pass --no-logits."
+        )
 
 
 def _models(args: argparse.Namespace) -> None:

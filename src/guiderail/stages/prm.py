@@ -54,7 +54,8 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     entry = CACHE / digest_json(identity)[:32]
     with FileLock(f"{entry}.lock"):
-        if not entry.exists():
+        remembered = entry.exists()
+        if not remembered:
             partial = ctx.work / "made"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -63,6 +64,8 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
             prune(entry)
         os.utime(entry)
         shutil.copytree(entry, ctx.out, dirs_exist_ok=True)
+    spent = json.loads((ctx.out / "metrics.json").read_text())
+    ctx.remember({k: spent[k] if remembered else 0 for k in ("env_steps", "tokens")})
     tell(ctx, json.loads((judge / "calibration.json").read_text()))
 
 
@@ -105,24 +108,32 @@ def make(ctx: StageContext, tasks: dict[str, Any], policy: Path, out: Path) -> N
     judge.mkdir()
     write_checkpoint(judge / "checkpoint", opened, p.prm, stage="prm", seed=ctx.seed, tasks=tasks, trained=made.tasks)
     model = PrmModel(load_policy(judge / "checkpoint", p.model), p.prompt, frames)  # what will judge, as it is stored
-    held, _ = prm.measure(model, data["heldout"].steps, p.prm)
+    held, judged = prm.measure(model, data["heldout"].steps, p.prm)
     own, _ = prm.measure(model, data["train"].steps, p.prm)
-    figures = held | {"part": "heldout templates", "split_hash": tasks["hash"], "seed": ctx.seed}
+    figures = held | prm.against_facts(model, data["train"].steps, data["heldout"].steps, judged, p.prm)
+    figures |= {"part": "heldout templates", "split_hash": tasks["hash"], "seed": ctx.seed}
     figures |= {"train": {k: own[k] for k in ("n", "good", "accuracy", "auroc", "ece", "brier")}}
     write_json(judge / "calibration.json", figures)
     write_steps(out / "steps.jsonl", data["train"].steps)
     write_steps(out / "judged.jsonl", data["heldout"].steps)
-    counts = {"unlabelled": sum(d.unlabelled for d in data.values()), "rows": len(made.rows)}
-    write_json(out / "metrics.json", asdict(totals) | counts)
+    counts = {k: sum(getattr(d, k) for d in data.values()) for k in ("unlabelled", "env_steps", "tokens")}
+    areas = {"auroc": held["auroc"]["mean"], "facts_auroc": figures["facts"]["auroc"]["mean"]}
+    write_json(out / "metrics.json", asdict(totals) | counts | {"rows": len(made.rows)} | areas)
 
 
 def tell(ctx: StageContext, found: dict[str, Any]) -> None:
     """Log and say the main figures."""
-    area = found["auroc"]
-    values = {"auroc": area["mean"], "accuracy": found["accuracy"], "ece": found["ece"]}
+    area, facts, gain = found["auroc"], found["facts"]["auroc"]["mean"], found["over_facts"]
+    values = {"auroc": area["mean"], "facts_auroc": facts, "accuracy": found["accuracy"], "ece": found["ece"]}
     ctx.tracker.log({f"prm.{k}": float(v) for k, v in values.items() if v is not None}, 0)
     shown = "none" if area["mean"] is None else f"{area['mean']:.3f} [{area['lo']:.3f}, {area['hi']:.3f}]"
-    ctx.say(f"held-out templates: AUROC {shown}, n = {found['n']}, ECE {found['ece']}, accuracy {found['accuracy']}")
+    ece, right = ("none" if found[k] is None else f"{found[k]:.3f}" for k in ("ece", "accuracy"))
+    ctx.say(f"held-out templates: AUROC {shown}, n = {found['n']}, ECE {ece}, accuracy {right}")
+    if gain["mean"] is not None:
+        ctx.say(
+            f"a table of the told facts alone has AUROC {facts:.3f}: the model's less that is {gain['mean']:+.3f} "
+            f"[{gain['lo']:+.3f}, {gain['hi']:+.3f}]"
+        )
 
 
 def prune(keep: Path) -> None:

@@ -41,12 +41,12 @@ def collected(
         with opened as pool, ctx.progress(total, "episodes") as bar:
             for part in missing:
                 steps = _part(part, pool, manifest, policy, builder, frames, ctx, bar)
-                (folder / f"{part}.json").write_text(json.dumps({"unlabelled": steps.unlabelled}))
+                counts = {"unlabelled": steps.unlabelled, "env_steps": steps.env_steps, "tokens": steps.tokens}
+                (folder / f"{part}.json").write_text(json.dumps(counts))
                 prm_data.write_steps(folder / f"{part}.jsonl", steps.steps)
     found = {
         part: Collected(
-            prm_data.read_steps(folder / f"{part}.jsonl"),
-            int(json.loads((folder / f"{part}.json").read_text())["unlabelled"]),
+            prm_data.read_steps(folder / f"{part}.jsonl"), **json.loads((folder / f"{part}.json").read_text())
         )
         for part in PARTS
     }
@@ -94,5 +94,4 @@ def _part(
         progress=progress,
         judge=ProgressJudge(),
     )
-    rolled = prm_data.from_episodes(episodes, frames)
-    return Collected(played.steps + rolled.steps, played.unlabelled + rolled.unlabelled)
+    return played + prm_data.from_episodes(episodes, frames)

@@ -10,21 +10,21 @@ attempt folder.
 
 from __future__ import annotations
 
-import shutil
 from contextlib import AbstractContextManager, ExitStack
 
 from guiderail.pool.local import env_pool
 from guiderail.stages import paths
-from guiderail.stages.collection import join_schedules, opened_producer
+from guiderail.stages.collection import opened_producer
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import Over, no_judge, opened_judge
+from guiderail.stages.rl_end import publish
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train import rl as loop
-from guiderail.train.metrics import Shifted, Totals, joined
+from guiderail.train.metrics import Shifted, Totals
 from guiderail.train.optim import Learner
 from guiderail.train.sampler import VllmSampler, open_sampler
-from guiderail.train.start import load_reference, open_start, write_checkpoint, write_json
+from guiderail.train.start import load_reference, open_start
 from guiderail.train.trace import write_trace
 
 
@@ -91,20 +91,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                         ),
                     )
                 )
-    totals = joined(found)
-    write_checkpoint(
-        ctx.out / "checkpoint",
-        opened,
-        phases[-1],
-        stage="rl",
-        seed=ctx.seed,
-        tasks=tasks,
-        trained=totals.trained_on,
-        recipe=recipe,
-    )
-    shutil.copytree(ctx.work / "rollouts", ctx.out / "rollouts")
-    join_schedules([work / "schedule.jsonl" for work in works], ctx.out / "schedule.jsonl")
-    write_json(ctx.out / "metrics.json", {k: v for k, v in totals.to_json().items() if k != "trained_on"})
+    publish(ctx, opened, phases[-1], found, works, tasks=tasks, recipe=recipe)
 
 
 def opened_pool(ctx: StageContext) -> AbstractContextManager[tuple[str, str]]:

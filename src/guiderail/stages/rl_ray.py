@@ -8,7 +8,6 @@ processes. Training goes on from the attempt folder with any number of processes
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,10 +21,11 @@ from guiderail.pool.local import env_pool
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import opened_judge
+from guiderail.stages.rl_end import publish
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
 from guiderail.tasks.splits import load_manifest
-from guiderail.train.metrics import Shifted, Totals, joined
-from guiderail.train.start import Finished, prepared, write_checkpoint, write_json
+from guiderail.train.metrics import Shifted, Totals
+from guiderail.train.start import Finished, prepared
 from guiderail.train.trace import write_trace
 
 
@@ -93,19 +93,9 @@ def _run(ctx: StageContext, recipe: str, seed: str) -> None:
         job = Job(here, str(start), model, tuple(phases), ctx.seed, str(ctx.work.absolute()))
         train_on_ray(trainer, job, plan, sampler)
 
-    totals = joined([_totals(job.folder(n)) for n in range(len(phases))])
-    write_checkpoint(
-        ctx.out / "checkpoint",
-        Finished(sharded_weights(job.folder(len(phases) - 1)), start, parent),
-        phases[-1],
-        stage="rl",
-        seed=ctx.seed,
-        tasks=tasks,
-        trained=totals.trained_on,
-        recipe=recipe,
-    )
-    shutil.copytree(ctx.work / "rollouts", ctx.out / "rollouts")
-    write_json(ctx.out / "metrics.json", {k: v for k, v in totals.to_json().items() if k != "trained_on"})
+    works = [job.folder(n) for n in range(len(phases))]
+    trained = Finished(sharded_weights(works[-1]), start, parent)
+    publish(ctx, trained, phases[-1], [_totals(w) for w in works], works, tasks=tasks, recipe=recipe)
 
 
 def _trace(ctx: StageContext, rl: Rl, first: int, iteration: int, rows: list[dict[str, Any]]) -> None:

@@ -1,85 +1,26 @@
-"""Run one stage: check everything, work in an attempt folder, publish atomically.
+"""Run one stage: check everything, say what the run is, execute it.
 
-Guarantees: parameters, axes and inputs are checked before any work; the declared output is either absent or whole
-(written beside, fsynced, renamed); the attempt folder `.work/<stage>/<digest>/` is keyed by parameters, inputs and
-axes, so the same command goes on after a kill and a changed one starts afresh; Ctrl-C ends with status 130, SIGTERM
-with 143; a stage reads only the parameters that dvc.yaml lists for it. It does not decide whether a stage needs to
-run: that is DVC's and Snakemake's affair.
+Guarantees: parameters, axes and inputs are checked before any work; the attempt folder is keyed by parameters, inputs
+and axes, so the same command goes on after a kill and a changed one starts afresh; a stage reads only the parameters
+that dvc.yaml lists for it. It does not decide whether a stage needs to run: that is DVC's and Snakemake's affair. How
+it is run and published: see `execution`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import os
-import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
-
-from pydantic import PrivateAttr
 
 from guiderail import provenance
 from guiderail.params import ParamError, Params, load
-from guiderail.stages import attempts, checks, describe
-from guiderail.stages.context import StageContext
-from guiderail.stages.locks import only_one, output_lock
-from guiderail.stages.meter import Meter
-from guiderail.stages.paths import WORK
+from guiderail.stages import checks
+from guiderail.stages.execution import Attach, execute
+from guiderail.stages.guard import guarded
 from guiderail.stages.pretrain_options import read_options
-from guiderail.tracking import Tracker
 from guiderail.workflow.spec import Job, Spec
-
-StageFunction = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class Attach:
-    """Services that run already and are to be used instead of starting own ones. `yes`: costs are accepted."""
-
-    env_pool_url: str | None = None
-    yes: bool = False
-    engine_url: str = ""
-
-
-class _Guarded(Params):
-    """Params that refuse to be read outside what dvc.yaml lists: a change of the rest would re-run nothing."""
-
-    _stage: str = PrivateAttr("")
-    _sections: frozenset[str] = PrivateAttr(frozenset(Params.model_fields))
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in Params.model_fields and name not in self._sections:
-            raise ParamError(
-                f"stage {self._stage} reads params.{name}, which dvc.yaml does not list under its `params:`; "
-                "add it there, or changing it would re-run nothing"
-            )
-        return super().__getattribute__(name)
-
-
-def guarded(params: Params, stage: str, keys: list[str]) -> Params:
-    """`params` restricted to the sections of `keys` (plus env, model and tracking, whose machine knobs are free to
-    read).
-    """
-    view = _Guarded.model_construct(**dict(params))
-    view._stage = stage
-    view._sections = frozenset(k.split(".")[0] for k in keys) | {"tracking", "env", "model"}
-    return view
-
-
-def stage_function(name: str) -> StageFunction:
-    """`run` of guiderail.stages.<name>; GUIDERAIL_STAGES_MODULE names a module of stand-ins (tests)."""
-    stand_in = os.environ.get("GUIDERAIL_STAGES_MODULE")
-    with _interrupts_kept():
-        if stand_in:
-            return getattr(importlib.import_module(stand_in), name)  # type: ignore[no-any-return]
-        return importlib.import_module(f"guiderail.stages.{name}").run  # type: ignore[no-any-return]
 
 
 def used_params(params: Params, keys: list[str]) -> dict[str, Any]:
@@ -137,8 +78,7 @@ def run_evaluation(
     params, attach = load(params_path), attach or Attach()
     spec = Spec(params.model_dump(mode="json"))
     params = params.model_copy(update={"model": params.model.model_copy(update={"path": model.as_posix()})})
-    if not (model / "adapter_config.json").is_file():  # an adapter is checked with its parent when it is loaded
-        checks.check_model(params)
+    checks.check_model(params, "--model")
     checks.check_device(params)
     checks.check_benchmark(params, benchmark)
     checks.check_pool_url(attach.env_pool_url)
@@ -208,148 +148,3 @@ def _record(job: Job, used: dict[str, Any], deps: list[str]) -> dict[str, Any]:
         "dvc_lock_sha256": provenance.lock_digest(),
         "packages": provenance.versions(),
     }
-
-
-def execute(
-    job: Job, params: Params, record: dict[str, Any], final: Path, attach: Attach, options: dict[str, str] | None = None
-) -> None:
-    """Run the stage function in its attempt folder and publish its output at `final`."""
-    digest = record["digest"]
-    work = WORK / job.stage / digest[:24]
-    busy = f"{job.address} is already running in another process"
-    with (
-        only_one(output_lock(WORK, final), f"{busy}, which writes {final}; wait for it or stop it"),
-        only_one(work / "lock", f"{busy} ({work}); wait for it or stop it"),
-        _terminated_as(143),
-    ):
-        tags = describe.tags_of(job, record)
-        tags["engine"] = os.environ.get("GUIDERAIL_ENGINE") or ("dvc" if "DVC_STAGE" in os.environ else "cli")
-        out = final.parent / f".{final.name}.partial"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        (work / "record.json").write_text(json.dumps(record))  # says whose attempt this is to those who look on
-        attempts.begin(work, job.address)
-        meter = Meter(work / "cost.json")
-        tracker = Tracker(
-            work / "curves.jsonl",
-            enabled=params.tracking.enabled,
-            experiment=params.tracking.experiment,
-            run_name=job.address,
-            tags=tags,
-            state=work / "mlflow.json",
-            moved=(out, final),
-            required=params.tracking.required,
-            traces=params.tracking.traces,
-            system=params.tracking.system_metrics,
-            upload=params.tracking.upload_model,
-        )
-        try:
-            with tracker, meter:
-                tracker.note(describe.description(record, final, params.tracking.explorer))
-                tracker.inputs(describe.datasets(record))
-                tracker.params({"params": record["params"]} | job.axes)
-                ctx = StageContext(
-                    params,
-                    job.stage,
-                    job.axes,
-                    out,
-                    final,
-                    work,
-                    tracker,
-                    attach.env_pool_url,
-                    options or {},
-                    yes=attach.yes,
-                    engine_url=attach.engine_url,
-                )
-                stage_function(job.stage)(ctx, **job.axes)
-                cost = meter.stop()
-                tracker.log_cost(cost)
-                curves = work / "curves.jsonl"
-                if curves.exists() and not (out / "curves.jsonl").exists():
-                    shutil.copyfile(curves, out / "curves.jsonl")
-                text = json.dumps(record | {"cost": cost}, indent=1, sort_keys=True) + "\n"
-                (out / "provenance.json").write_text(text)
-                tracker.artifact(out / "provenance.json")
-                publish(out, final)
-        except BaseException as e:
-            shutil.rmtree(out, ignore_errors=True)
-            attempts.fail(work, e)
-            raise
-        _forget(work)
-    peak = cost.get("peak_pss_bytes", cost["peak_rss_bytes"]) / 2**20
-    print(f"{job.address}: done in {cost['seconds']:.0f} s, peak {peak:.0f} MiB -> {final}", file=sys.stderr)
-
-
-def publish(out: Path, final: Path) -> None:
-    """Make `out` durable and rename it to `final`, replacing what is there. Not interruptible."""
-    for f in [*out.rglob("*"), out]:
-        _fsync(f)
-    old = final.parent / f".{final.name}.old"
-    with _uninterrupted():
-        shutil.rmtree(old, ignore_errors=True)
-        if final.exists():
-            os.rename(final, old)
-        os.rename(out, final)
-        _fsync(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _forget(work: Path) -> None:
-    """Remove a finished attempt."""
-    shutil.rmtree(work, ignore_errors=True)
-    for parent in (work.parent, work.parent.parent):
-        if parent.exists() and not any(parent.iterdir()):
-            parent.rmdir()
-
-
-@contextmanager
-def _terminated_as(status: int) -> Iterator[None]:
-    """SIGTERM unwinds the stack (services stop, files close) and exits with `status`."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        raise SystemExit(status)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Ctrl-C in the block is a KeyboardInterrupt at its end at the latest: some packages swallow it while they are
-    imported, or make an ImportError of it."""
-    before, pressed = signal.getsignal(signal.SIGINT), False
-
-    def note(_: int, __: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if pressed:
-            raise KeyboardInterrupt  # in place of whatever became of it
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM for a few renames; they arrive afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

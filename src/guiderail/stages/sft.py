@@ -82,4 +82,5 @@ def teacher(ctx: StageContext, policy: Policy) -> cot.Annotations:
         f"{found.asked} asked now ({cost}), {found.remembered} remembered"
     )
     ctx.tracker.log({f"cot.{k}": float(v) for k, v in found.summary().items()}, 0)
+    ctx.remember(found.from_cache())
     return found

@@ -16,6 +16,9 @@ NOISE = (".cache", ".dbus", ".config/dconf", ".config/pulse", ".config/gtk-", ".
          ".bash_history", ".local/share/Trash")  # fmt: skip
 """Beginnings of paths that programs write for themselves (what lies in the trash is told as removed)."""
 
+LOCK = ".~lock."
+"""Beginning of the name of what office programs lay beside an open file."""
+
 
 class Entry(Protocol):
     """What stands at a path: kind (file, folder, link) and digest of its content."""
@@ -33,11 +36,16 @@ class Entry(Protocol):
 
 def changed(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[str]:
     """Lines "made x", "changed x", "removed x", by path; a folder counts only where it was made or removed itself."""
-    old, new = ({p: (e.kind, e.digest) for p, e in side.items() if not p.startswith(NOISE)} for side in (before, after))
+    old, new = ({p: (e.kind, e.digest) for p, e in side.items() if not noise(p)} for side in (before, after))
     lines = [("made", p) for p in new.keys() - old.keys()]
     lines += [("removed", p) for p in old.keys() - new.keys()]
     lines += [("changed", p) for p in new.keys() & old.keys() if new[p] != old[p]]
     return [f"{what} {path}" for what, path in sorted(lines, key=lambda x: (x[1], x[0]))]
+
+
+def noise(path: str) -> bool:
+    """Whether a program writes `path` for itself."""
+    return path.startswith(NOISE) or path.rpartition("/")[2].startswith(LOCK)
 
 
 def unasked(lines: list[str], asked: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from guiderail import plugins
 from guiderail.params import ParamError, Provision
 from guiderail.tasks import osworld_suite
-from guiderail.tasks.desktop.suite import TEMPLATES as DESKTOP
+from guiderail.tasks.desktop.suite import TEMPLATES as ON_DESKTOPS
 from guiderail.tasks.miniwob import TEMPLATES
 from guiderail.tasks.template import Template
 
@@ -53,10 +53,12 @@ class Suite:
 
 SUITES: dict[str, Suite] = {
     "miniwob": Suite("miniwob", TEMPLATES),
-    "desktop": Suite("desktop", DESKTOP, open_ended=True),
+    **{name: Suite(name, templates, open_ended=True) for name, templates in ON_DESKTOPS.items()},
 }
 """The suites that are always there, by name."""
 OSWORLD = "osworld"  # made of the task files in a folder, when it is asked for
+DESKTOPS = frozenset((*ON_DESKTOPS, OSWORLD))
+"""Suites whose tasks are worked on desktops, not on pages."""
 
 
 def names() -> tuple[str, ...]:

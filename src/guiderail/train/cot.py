@@ -61,9 +61,13 @@ class Annotations:
     price_now: float = 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Counts and costs for metrics.json."""
-        names = ("asked", "remembered", "tokens_in", "tokens_out", "price", "price_now")
-        return {k: getattr(self, k) for k in names} | {"thoughts": len(self.thoughts), "missing": len(self.missing)}
+        """Counts and costs of all answers, whenever they were paid for, for metrics.json."""
+        counts = {"answers": self.asked + self.remembered, "thoughts": len(self.thoughts), "missing": len(self.missing)}
+        return counts | {k: getattr(self, k) for k in ("tokens_in", "tokens_out", "price")}
+
+    def from_cache(self) -> dict[str, float]:
+        """Of these, what was not asked and paid for now."""
+        return {"answers": self.remembered, "price": self.price - self.price_now}
 
 
 def steps_of(file: Path, cot: Cot) -> list[Asked]:

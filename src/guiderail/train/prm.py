@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from guiderail.bench.calibration import Judged, calibration
+from guiderail.bench.fact_table import beside, looked_up
 from guiderail.models.rows import ChunkRow
 from guiderail.params_prm import Prm
 from guiderail.rewards.prm_judge import PrmModel
@@ -35,6 +36,16 @@ def rows_of(model: PrmModel, steps: Sequence[Labelled]) -> JudgeRows:
         [f"step {s.step.key}" for s in steps],
         sorted({s.task.id for s in steps}),
     )
+
+
+def against_facts(
+    model: PrmModel, known: Sequence[Labelled], asked: Sequence[Labelled], judged: Sequence[Judged], prm: Prm
+) -> dict[str, Any]:
+    """What the told facts alone say (`bench.fact_table`): a table over the steps `known`, on the steps `asked` beside a
+    judge's answers `judged` to them."""
+    facts, good = [model.facts(s.step) for s in known], [s.good for s in known]
+    p = looked_up(facts, good, [model.facts(s.step) for s in asked])
+    return beside(judged, p, bins=prm.bins, draws=prm.bootstrap, confidence=prm.confidence)
 
 
 def measure(model: PrmModel, steps: Sequence[Labelled], prm: Prm) -> tuple[dict[str, Any], list[Judged]]:

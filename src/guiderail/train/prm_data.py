@@ -54,10 +54,21 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Collected:
-    """Labelled steps in the order of the plan; unlabelled: steps without a label."""
+    """Labelled steps in the order of the plan; unlabelled: steps without a label. env_steps: all steps that were
+    played, unread ones and episodes without a result included; tokens: sampled for them."""
 
     steps: list[Labelled]
     unlabelled: int
+    env_steps: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: Collected) -> Collected:
+        return Collected(
+            self.steps + other.steps,
+            self.unlabelled + other.unlabelled,
+            self.env_steps + other.env_steps,
+            self.tokens + other.tokens,
+        )
 
 
 def count_of(prm: Prm, source: str, part: str) -> int:
@@ -103,7 +114,7 @@ async def scripted(
         found = await map_pool(
             client, jobs, one, workers=workers, retries=retries, holder="prm", done=lambda _: done(1)
         )
-    return Collected([s for f in found for s in f.steps], sum(f.unlabelled for f in found))
+    return sum(found, Collected([], 0))
 
 
 async def play(
@@ -148,7 +159,7 @@ async def play(
         words.append(said(shown))
         if ended:
             break
-    return Collected(found, lost)
+    return Collected(found, lost, len(words))
 
 
 def choose(
@@ -229,7 +240,8 @@ def from_episodes(episodes: Sequence[Episode], frames: FrameStore) -> Collected:
             else:
                 lost += 1
             words.append(" ".join((s.thought or s.completion.text).split()))
-    return Collected(found, lost)
+    played = [s for e in episodes for s in e.steps]
+    return Collected(found, lost, len(played), sum(len(s.completion.ids) for s in played))
 
 
 def write_steps(path: Path, steps: Sequence[Labelled]) -> None:

@@ -31,10 +31,11 @@ from guiderail.train.stop import Stop
 
 @dataclass
 class SftTotals:
-    """What a run has used so far; part of the resumable state. loss, token_accuracy: of the last step."""
+    """What a run has used so far; part of the resumable state. trained_tokens: of answers, once per epoch. loss,
+    token_accuracy: of the last step."""
 
-    steps: int = 0
-    tokens: int = 0
+    optimizer_steps: int = 0
+    trained_tokens: int = 0
     train_s: float = 0.0
     loss: float = float("nan")
     token_accuracy: float = float("nan")
@@ -71,17 +72,18 @@ def train(
     totals = SftTotals(**state.meta) if state else SftTotals()
     if state:
         learner.load(state.tensors["weights"], state.tensors["optimizer"])
-    log.rewind(totals.steps)
-    on_start(totals.steps)
+    log.rewind(totals.optimizer_steps)
+    on_start(totals.optimizer_steps)
     per_epoch, total = -(-len(rows) // sft.batch), steps_of(len(rows), sft)
 
     def save() -> None:
         save_state(
-            work, State(totals.steps, {"weights": learner.weights(), "optimizer": learner.state()}, asdict(totals))
+            work,
+            State(totals.optimizer_steps, {"weights": learner.weights(), "optimizer": learner.state()}, asdict(totals)),
         )
 
     with Stop() as stop:
-        for step in range(totals.steps, total):
+        for step in range(totals.optimizer_steps, total):
             epoch, k = divmod(step, per_epoch)
             order = shuffled(range(len(rows)), "sft", seed, epoch)
             metrics = _step(
@@ -89,14 +91,18 @@ def train(
             )
             totals = SftTotals(
                 step + 1,
-                totals.tokens + int(metrics["tokens"]),
+                totals.trained_tokens + int(metrics["trained_tokens"]),
                 totals.train_s + metrics["train_s"],
                 metrics["loss"],
                 metrics["token_accuracy"],
             )
             log.log(metrics | {"epoch": step / per_epoch}, step)
             on_step(step, metrics)
-            if totals.steps % sft.save_every == 0 or totals.steps == total or stop.signum is not None:
+            if (
+                totals.optimizer_steps % sft.save_every == 0
+                or totals.optimizer_steps == total
+                or stop.signum is not None
+            ):
                 save()
             stop.check()
     return totals
@@ -141,7 +147,7 @@ def _step(
         "token_accuracy": hits / len(owner),
         "lr": lr,
         "grad_norm": norm,
-        "tokens": float(len(owner)),
+        "trained_tokens": float(len(owner)),
         "tokens_per_s": sum(len(rows[i].ids) for i in order) / seconds,
         "train_s": seconds,
     }

@@ -72,7 +72,8 @@ class Realm:
 @contextmanager
 def realm(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, **known_more: Any) -> Iterator[Realm]:
     """The cloud of provider `name` (with `known_more` in env.cloud); all its machines are gone afterwards."""
-    monkeypatch.setattr("guiderail.pool.providers.cloud.PAUSES_S", (0.02, 0.05))
+    for module in ("cloud", "cloud_calls"):
+        monkeypatch.setattr(f"guiderail.pool.providers.{module}.PAUSES_S", (0.02, 0.05))
     monkeypatch.setattr("guiderail.pool.providers.cloud.CloudProvider.poll_s", 0.05)
     monkeypatch.setattr("guiderail.pool.providers.docker.DockerProvider.poll_s", 0.05)
     for variable, value in zip(ENVIRONMENT.get(name, ()), (ACCESS_KEY, SECRET_KEY), strict=False):
@@ -84,6 +85,7 @@ def realm(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, **known_more: 
         **PARAMS[name],
         "boot_timeout_s": 20.0,
         "port": world.port,
+        "server": "noop",
         **({} if name == "docker" else PRICE),
         **known_more,
     }

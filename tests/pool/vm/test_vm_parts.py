@@ -19,14 +19,15 @@ from PIL import Image
 
 from guiderail.pool.vm import home, pace, packages, sandbox
 from guiderail.pool.vm.desktop import Desktop, command_of
-from guiderail.pool.vm.guest import DirectGuest, GuestError, run
+from guiderail.pool.vm.direct_guest import DirectGuest
+from guiderail.pool.vm.guest import GuestError, run
 from guiderail.pool.vm.http import Refused, Request, Response, TcpServer, as_json, handler_of
 from guiderail.pool.vm.keymap import _in_long_runs, keysym, spare
-from guiderail.pool.vm.routes import script_of
+from guiderail.pool.vm.osworld_routes import script_of
 from guiderail.pool.vm.screen import FrameFile, png
 from guiderail.pool.vm.server import main as serve
 from guiderail.pool.vm.settle import Rule, settle
-from guiderail.pool.vm.slot import write_cookies
+from guiderail.pool.vm.unwalled import write_cookies
 from guiderail.pool.vm.x11 import XError, read_cookie
 
 

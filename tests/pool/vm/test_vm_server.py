@@ -20,7 +20,8 @@ from guiderail.envs.machine import Machine, Refusal
 from guiderail.envs.types import InfraError
 from guiderail.pool.vm.http import UnixServer, handler_of
 from guiderail.pool.vm.journal import Journal
-from guiderail.pool.vm.routes import PREFIX, Routes
+from guiderail.pool.vm.osworld_routes import PREFIX
+from guiderail.pool.vm.routes import Routes
 from guiderail.pool.vm.slot import Slot
 from guiderail.tasks.types import TaskSpec
 from pool.vm.here import SIZE, needs_editor, needs_walls, slot
@@ -199,7 +200,7 @@ def test_strict_execute_does_pyautogui_as_actions(http: httpx.Client) -> None:
 
 def test_not_strict_runs_code(http: httpx.Client, routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of OSWorld's own routes end in an error there."""
-    monkeypatch.setattr(routes, "strict", False)
+    monkeypatch.setattr(routes.osworld, "strict", False)
     told = http.post("/run_python", json={"code": "print(1)\nraise SystemExit(4)"}).json()
     assert (told["status"], told["output"], told["return_code"]) == ("error", "1\n", 4)
     told = http.post("/run_bash_script", json={"script": "pwd; exit 2", "working_dir": "/tmp"}).json()

@@ -63,7 +63,7 @@ def make_provider(
     if name in CLOUD_NAMES:
         if cloud is None:
             raise ValueError(f"provider {name} needs env.cloud of params.yaml (--cloud)")
-        return make_cloud(name, cloud)
+        return make_cloud(name, cloud, call_timeout_s)
     factory = plugins.find("providers", name)
     if factory is not None:
         made: Provider = factory(slots=slots, step_ms=step_ms, call_timeout_s=call_timeout_s)
@@ -90,7 +90,7 @@ def make_desktop(desktop: Desktop | None, call_timeout_s: float, journal: str = 
     return LocalDesktopProvider(size=size, limits=limits, rule=rule, call_timeout_s=call_timeout_s, journal=journal)
 
 
-def make_cloud(name: str, cloud: Cloud) -> CloudProvider:
+def make_cloud(name: str, cloud: Cloud, call_timeout_s: float = 20.0) -> CloudProvider:
     """The cloud provider called `name` (one of CLOUD_NAMES). Its SDK is imported by `start`."""
     if name == "docker":
         from guiderail.pool.providers.docker import DockerProvider as Kind
@@ -100,4 +100,4 @@ def make_cloud(name: str, cloud: Cloud) -> CloudProvider:
         from guiderail.pool.providers.volcengine import VolcengineProvider as Kind  # type: ignore[assignment]
     else:
         from guiderail.pool.providers.aliyun import AliyunProvider as Kind  # type: ignore[assignment]
-    return Kind(cloud)
+    return Kind(cloud, call_timeout_s=call_timeout_s)

@@ -25,7 +25,8 @@ from guiderail.pool.providers.base import (
     VmSpec,
     VmState,
 )
-from guiderail.pool.providers.cloud import ApiFault, Busy, CloudProvider, Seen, classify
+from guiderail.pool.providers.cloud import CloudProvider, Seen
+from guiderail.pool.providers.cloud_calls import ApiFault, Busy, classify
 
 MIN_RELEASE_S = 2760.0  # half an hour, a quarter that clocks may differ by (more is refused by the API), and one minute
 STATES: dict[str, VmState] = {"Pending": "booting", "Starting": "booting", "Running": "running"}

@@ -16,12 +16,11 @@ import hashlib
 import os
 import secrets
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from guiderail.envs.types import Env
 from guiderail.params_cloud import Cloud
@@ -32,20 +31,16 @@ from guiderail.pool.providers.base import (
     LABEL_POOL,
     BootFailed,
     Misconfigured,
-    ProviderError,
     Throttled,
     Unreachable,
     Vm,
     VmSpec,
     VmState,
 )
-from guiderail.pool.providers.probe import ping
-from guiderail.pool.vm.client import MachineEnv
+from guiderail.pool.providers.cloud_calls import PAUSES_S, ApiFault, Busy, CloudCalls
+from guiderail.pool.providers.inside import inside
 
-T = TypeVar("T")
-THREADS = 16
 BATCH = 100  # ids in one describe call: the limit of aliyun and volcengine
-PAUSES_S = (0.5, 1.5)  # between tries of a throttled call; after them the pool's own pauses begin
 SEEN_S = 30.0  # so long after create a machine may not show in lists yet
 END_S = 35.0  # how long terminate waits for a machine that cannot be ended yet (it is still being made)
 HINTS = {
@@ -53,18 +48,6 @@ HINTS = {
     "env.cloud.address: public; else look at the security group and at the machine's own server",
     "public": "look at the security group (it must let this computer in on that port) and at the machine's own server",
 }
-
-
-class ApiFault(ProviderError):
-    """No reply, or a fault of the API's: whether the call was carried out is unknown."""
-
-    code = "api_fault"
-
-
-class Busy(ProviderError):
-    """The machine is in a state in which it cannot be ended; it can be a little later."""
-
-    code = "busy"
 
 
 @dataclass(frozen=True)
@@ -76,29 +59,20 @@ class Seen:
     ended: bool = False
 
 
-class CloudProvider(ABC):
+class CloudProvider(CloudCalls):
     """See the module."""
 
-    name = "cloud"
     durable = True
     reset_between_leases = True
     hard_ttl = False
     secret_names: tuple[str, ...] = ()  # environment variables that must be set
     poll_s = 2.0
 
-    def __init__(
-        self,
-        cloud: Cloud,
-        *,
-        connect: Callable[[Vm], Awaitable[Env]] | None = None,
-        answers: Callable[..., Awaitable[str]] = ping,
-    ) -> None:
-        """`connect` works a machine's screen; `answers(address, name, claim=)`: see `probe.ping`."""
-        self.cloud, self.answers, self.open_env = cloud, answers, connect or _machine_env
+    def __init__(self, cloud: Cloud, *, call_timeout_s: float = 20.0) -> None:
+        super().__init__()
+        self.cloud, self.inside = cloud, inside(cloud.server, call_timeout_s)
         self.price_per_hour, self.currency = cloud.price_per_hour, cloud.currency
         self.price_source = "env.cloud.price_per_hour in params.yaml"
-        self.secrets: dict[str, str] = {}
-        self._threads: ThreadPoolExecutor | None = None
         self._looking: tuple[set[str], asyncio.Task[dict[str, Seen]]] | None = None
 
     # ---- what a subclass gives; all blocking
@@ -125,10 +99,6 @@ class CloudProvider(ABC):
     def delete(self, vm_id: str) -> None:
         """End a machine; one that is not there is fine. Raises Busy while it cannot be ended."""
 
-    @abstractmethod
-    def explain(self, error: Exception) -> ProviderError:
-        """What an exception of the SDK means to the pool."""
-
     def renew(self, vm_id: str, memo: dict[str, str]) -> str:
         """One move towards a running machine whose system disk is as its image; "" = there, else what is awaited.
 
@@ -143,7 +113,7 @@ class CloudProvider(ABC):
         missing = [n for n in self.secret_names if not os.environ.get(n)]
         if missing:
             raise Misconfigured(f"provider {self.name} needs {' and '.join(missing)} in the environment")
-        self.secrets = {n: os.environ[n] for n in self.secret_names}
+        self.secrets = {n: os.environ[n] for n in self.secret_names} | self.inside.secrets()
         await self.call(self.open)
         if not self.price_per_hour:
             self.price_per_hour, self.currency, self.price_source = await self.call(self.quote)
@@ -180,7 +150,7 @@ class CloudProvider(ABC):
                         raise BootFailed(f"{vm.name} ({vm.id}) ended while it booted: {seen.why if seen else why}")
                     last, known, why = seen.vm, True, seen.why
                     if last.address and last.state == "running":
-                        heard = await self.answers(last.address, last.name, claim=True)
+                        heard = await self.inside.answers(last.address, last.name, claim=True)
                         if not heard:
                             return last
         except TimeoutError:
@@ -200,13 +170,13 @@ class CloudProvider(ABC):
     async def connect(self, vm: Vm) -> Env:
         """Connect to its server. Raises Unreachable."""
         try:
-            return await self.open_env(vm)
+            return await self.inside.connect(vm)
         except OSError as e:
             raise self.unreachable(vm, f"{type(e).__name__}: {e}") from e
 
     async def ready(self, vm: Vm) -> bool:
         """Whether its server answers now, and is still this machine's."""
-        return bool(vm.address) and not await self.answers(vm.address, vm.name)
+        return bool(vm.address) and not await self.inside.answers(vm.address, vm.name)
 
     async def reset(self, vm: Vm) -> Vm:
         """A clean one under its name, with its labels and hard limit. Raises ProviderError."""
@@ -227,7 +197,7 @@ class CloudProvider(ABC):
                 while True:
                     with suppress(Throttled, ApiFault, Busy):  # the next move asks again
                         why = await self.call(lambda: self.renew(vm.id, memo), to_the_end=True)
-                        if not why and await self.answers(vm.address, vm.name):
+                        if not why and await self.inside.answers(vm.address, vm.name):
                             break
                         why = why or "the old server still answers"
                     await asyncio.sleep(self.poll_s)
@@ -252,41 +222,7 @@ class CloudProvider(ABC):
         """Machines with `labels`, those that stopped included."""
         return [s.vm for s in await self.call(lambda: self.find(labels)) if not s.ended]
 
-    async def stop(self) -> None:
-        """Let the threads go; machines stay."""
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False)
-
     # ---- inside
-
-    async def call(self, work: Callable[[], T], *, to_the_end: bool = False) -> T:
-        """`work` in a thread; a throttled one twice more. Raises ProviderError, never what the SDK raises.
-
-        `to_the_end`: when cancelled, wait until the request on its way is answered.
-        """
-        for pause in (*PAUSES_S, 0.0):
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=self.name)
-            future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            try:
-                return await asyncio.shield(future)
-            except asyncio.CancelledError:
-                if to_the_end:
-                    await asyncio.wait([future])
-                raise
-            except Exception as e:
-                error = e if isinstance(e, ProviderError) else self.explain(e)
-                if not isinstance(error, Throttled) or not pause:
-                    raise self._without_secrets(error) from None
-                await asyncio.sleep(pause)
-        raise AssertionError
-
-    def _without_secrets(self, error: ProviderError) -> ProviderError:
-        text = str(error)
-        for secret in self.secrets.values():
-            text = text.replace(secret, "***")
-        return type(error)(text)
 
     async def _look(self, vm_id: str) -> Seen | None:
         """The machine at the next common look."""
@@ -313,12 +249,3 @@ class CloudProvider(ABC):
         address = f"{host}:{self.cloud.port}" if host else ""
         name = ours.get(LABEL_NAME, vm_id)
         return replace(Vm(vm_id, name, state, ours, address, created, self.price_per_hour), **more)
-
-
-async def _machine_env(vm: Vm) -> Env:
-    return await MachineEnv.open(vm.address, vm.name)
-
-
-def classify(code: str, table: Mapping[type[ProviderError], tuple[str, ...]]) -> type[ProviderError] | None:
-    """The first class one of whose codes is `code` or begins it (Throttling stands for Throttling.User)."""
-    return next((kind for kind, codes in table.items() if code.startswith(codes)), None)

@@ -2,7 +2,8 @@
 
 Guarantees: a container has the pool's name (so a name makes one) and labels from its creation on; one that exited is
 still listed. The image must be there: nothing is pulled behind anybody's back. The server's port is published on
-127.0.0.1, or with env.cloud.address: public on all addresses of the daemon's host. The engine has no hard limit of a
+127.0.0.1, or with env.cloud.address: public on all addresses of the daemon's host; GUIDERAIL_VM_TOKEN, where it is
+set, is passed on to the container. The engine has no hard limit of a
 container's life: the pool's sweeper ends what expired. Costs nothing unless params.yaml says so. DOCKER_HOST,
 DOCKER_TLS_VERIFY and DOCKER_CERT_PATH are read as by the docker command.
 """
@@ -24,7 +25,8 @@ from guiderail.pool.providers.base import (
     VmSpec,
     VmState,
 )
-from guiderail.pool.providers.cloud import ApiFault, CloudProvider, Seen
+from guiderail.pool.providers.cloud import CloudProvider, Seen
+from guiderail.pool.providers.cloud_calls import ApiFault
 
 STATES: dict[str, VmState] = {"created": "booting", "running": "running", "restarting": "booting"}
 FULL = ("no space left", "cannot allocate memory", "address pools", "too many open files", "resource temporarily")
@@ -83,7 +85,12 @@ class DockerProvider(CloudProvider):
         )
         try:
             self.client.create_container(
-                c.image, name=token, labels=spec.labels(), host_config=host, ports=[(c.port, "tcp")]
+                c.image,
+                name=token,
+                labels=spec.labels(),
+                host_config=host,
+                ports=[(c.port, "tcp")],
+                environment=self.inside.secrets(),
             )
         except Exception as e:
             if _status(e) != 409:

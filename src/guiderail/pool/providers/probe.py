@@ -15,6 +15,8 @@ from typing import Any
 
 CONNECT_S = 2.0
 ANSWER_S = 2.0
+NO_ROUTE = f"no connection within {CONNECT_S:g} s (no route, or a firewall drops it)"
+SILENT = f"connections are taken, but no answer within {ANSWER_S:g} s"
 
 
 async def ping(address: str, name: str, *, claim: bool = False) -> str:
@@ -24,7 +26,7 @@ async def ping(address: str, name: str, *, claim: bool = False) -> str:
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(host, int(port))
     except TimeoutError:
-        return f"no connection within {CONNECT_S:g} s (no route, or a firewall drops it)"
+        return NO_ROUTE
     except OSError as e:
         return f"no connection ({e.strerror or e})"
     try:
@@ -32,7 +34,7 @@ async def ping(address: str, name: str, *, claim: bool = False) -> str:
             writer.write(json.dumps({"call": "claim" if claim else "ping", "name": name}).encode() + b"\n")
             return judged(json.loads(await reader.readline()), name)
     except TimeoutError:
-        return f"connections are taken, but no answer within {ANSWER_S:g} s"
+        return SILENT
     except (OSError, ValueError, AttributeError) as e:
         return f"connections are taken, but the answer is none of ours ({type(e).__name__})"
     finally:

@@ -26,7 +26,8 @@ from guiderail.pool.providers.base import (
     VmSpec,
     VmState,
 )
-from guiderail.pool.providers.cloud import ApiFault, Busy, CloudProvider, Seen, classify
+from guiderail.pool.providers.cloud import CloudProvider, Seen
+from guiderail.pool.providers.cloud_calls import ApiFault, Busy, classify
 
 STATES: dict[str, VmState] = {
     "CREATING": "booting",

@@ -15,7 +15,8 @@ from configparser import RawConfigParser
 from pathlib import Path
 
 from guiderail.actions.types import Action, Answer, Finish, Open
-from guiderail.pool.vm.guest import DirectGuest, Guest, GuestError, start, work
+from guiderail.pool.vm.direct_guest import DirectGuest
+from guiderail.pool.vm.guest import Guest, GuestError, start, work
 from guiderail.pool.vm.input import Input
 from guiderail.pool.vm.pace import BUTTON_S, flash_of
 from guiderail.pool.vm.screen import Frames, RequestFrame
@@ -28,7 +29,9 @@ APPLICATIONS = Path("/usr/share/applications")
 
 
 class Desktop:
-    """See the module. `rule`: when its screen counts as settled."""
+    """See the module. `rule`: when its screen counts as settled. `resets`: whether it can be made anew in place."""
+
+    resets = False
 
     def __init__(self, x: X11, frames: Frames, guest: Guest, rule: Rule) -> None:
         self.guest, self.rule = guest, rule

@@ -1,35 +1,22 @@
-"""Programs of the desktop: start them, feed them, stop them, see what they do. In a sandbox, or (`DirectGuest`) not.
+"""Programs of the desktop: start them, feed them, see how they end, wherever they run (a `Guest`).
 
 Guarantees: `run` returns within its limit, kills the whole process group of what it started, and keeps at most
-OUTPUT_LIMIT bytes of output; nothing goes through a shell unless the caller's command is one. `SandboxGuest` talks to
-`init.py` inside the sandbox and reads the sandbox's own /proc from outside: no program inside can reach this process.
+OUTPUT_LIMIT bytes of output; nothing goes through a shell unless the caller's command is one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import selectors
 import signal
-import socket
-import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from guiderail.pool.vm.sandbox import UID
+from guiderail.pool.vm.processes import Process
 
 OUTPUT_LIMIT = 64 << 20
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
-ORDER_TIMEOUT_S = 20.0
-ORDER_LIMIT = 150_000  # bytes of one order: what a SOCK_SEQPACKET message holds on every kernel
 
 
 class GuestError(RuntimeError):
@@ -48,18 +35,6 @@ class Ran:
     output: bytes
     error: bytes
     late: bool = False
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process as /proc tells it. `memory`: bytes of its own (not shared, unless asked for), `used`: seconds of
-    processor time."""
-
-    pid: int
-    name: str
-    state: str
-    used: float
-    memory: int
 
 
 class Child(Protocol):
@@ -202,225 +177,3 @@ def _exchange(ours: list[int], texts: dict[int, bytearray], data: bytes, end: fl
                 else:
                     box.unregister(fd)
     return True
-
-
-def read_processes(proc: int, skip: frozenset[int], shared: bool = False) -> list[Process]:
-    """Processes of an open /proc folder (a directory descriptor), without `skip`; `shared`: see `Guest.processes`."""
-    found = []
-    for name in os.listdir(proc):
-        if not name.isdigit() or int(name) in skip:
-            continue
-        try:
-            stat, statm = _read(f"{name}/stat", proc), _read(f"{name}/statm", proc)
-            status = _read(f"{name}/status", proc) if shared else b""
-        except (OSError, ProcessLookupError):
-            continue  # it ended while we looked
-        head, _, tail = stat.rpartition(b")")
-        field, pages = tail.split(), statm.split()
-        used = (int(field[11]) + int(field[12])) / TICKS_PER_S
-        own = PAGE * max(0, int(pages[1]) - int(pages[2]))
-        if row := re.search(rb"^RssShmem:\s+(\d+) kB", status, re.MULTILINE):  # no other file of /proc tells it apart
-            own += 1024 * int(row[1])
-        title = head.partition(b"(")[2].decode(errors="replace")
-        found.append(Process(int(name), title, field[0].decode(), used, own))
-    return found
-
-
-def _read(path: str, folder: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        return os.read(fd, 4096)
-    finally:
-        os.close(fd)
-
-
-class _Inside:
-    """A program inside a sandbox."""
-
-    def __init__(self, guest: SandboxGuest, pid: int, ended: Future[int]) -> None:
-        self.guest, self.pid, self.ended = guest, pid, ended
-
-    def wait(self, timeout: float) -> int | None:
-        try:
-            return self.ended.result(timeout)
-        except FutureTimeout:
-            return None
-
-    def kill(self) -> None:
-        self.guest.order({"do": "kill", "pid": self.pid, "group": True})
-
-
-class SandboxGuest:
-    """Programs in the sandbox whose `init.py` is at the other end of `sock` and is process `init_pid` out here."""
-
-    def __init__(
-        self, sock: socket.socket, init_pid: int, environment: dict[str, str], home: str, limits: Mapping[str, int]
-    ) -> None:
-        """Raises OSError when the sandbox ended at once."""
-        self.environment, self.home, self.limits = environment, home, dict(limits)
-        self._sock = sock
-        self._proc = os.open(f"/proc/{init_pid}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        places = (home, f"/run/user/{UID}", "/tmp", "/var/tmp", "/dev/shm")
-        self._places = [os.open(f"/proc/{init_pid}/root{p}", os.O_RDONLY | os.O_CLOEXEC) for p in places]
-        self._lock = threading.Lock()
-        self._sending = threading.Lock()
-        self._number = 0
-        self._waiting: dict[int, Future[dict[str, Any]]] = {}
-        self._children: dict[int, Future[int]] = {}
-        self.gone = threading.Event()
-        threading.Thread(target=self._listen, daemon=True, name="guest").start()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                data = self._sock.recv(1 << 20)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            told = json.loads(data)
-            with self._lock:
-                if "exit" in told:
-                    child = self._children.pop(told["exit"], None)
-                    if child is not None:  # else an orphan of somebody else's
-                        child.set_result(told["status"])
-                    continue
-                future = self._waiting.pop(told.get("id", -1), None)
-                if "pid" in told:  # init.py reports its end after this
-                    told["child"] = self._children[told["pid"]] = Future()
-                if future is not None:
-                    future.set_result(told)
-        self.gone.set()
-        with self._lock:
-            for future in self._waiting.values():
-                future.set_exception(GuestError("the sandbox is gone"))
-            for child in self._children.values():
-                child.set_result(-signal.SIGKILL)
-            self._waiting.clear()
-            self._children.clear()
-
-    def order(self, order: dict[str, Any], fds: Sequence[int] = (), timeout: float = ORDER_TIMEOUT_S) -> dict[str, Any]:
-        """Give an order and return the reply. Raises GuestError."""
-        if self.gone.is_set():
-            raise GuestError("the sandbox is gone")
-        future: Future[dict[str, Any]] = Future()
-        with self._lock:
-            self._number += 1
-            number = self._number
-            self._waiting[number] = future
-        message = json.dumps({"id": number, **order}).encode()
-        if len(message) > ORDER_LIMIT:
-            raise GuestError(f"a command of {len(message)} bytes is too long; put it into a file", 7)
-        try:
-            with self._sending:
-                socket.send_fds(self._sock, [message], list(fds)) if fds else self._sock.send(message)
-            told = future.result(timeout)
-        except (OSError, FutureTimeout) as e:
-            raise GuestError(f"the sandbox does not take orders: {type(e).__name__} {e}") from e
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
-        if "error" in told:
-            raise GuestError(told["error"], told["errno"])
-        return told
-
-    def spawn(
-        self, argv: Sequence[str], stdin: int, stdout: int, stderr: int, env: Mapping[str, str], cwd: str
-    ) -> Child:
-        """See Guest."""
-        order = {"do": "spawn", "argv": list(argv), "env": dict(env), "cwd": cwd, "limits": self.limits}
-        told = self.order(order, (stdin, stdout, stderr))
-        return _Inside(self, told["pid"], told["child"])
-
-    def processes(self, shared: bool = False) -> list[Process]:
-        """See Guest; without `init.py`."""
-        return read_processes(self._proc, frozenset((1,)), shared)
-
-    def kill(self, pid: int) -> None:
-        """See Guest."""
-        self.order({"do": "kill", "pid": pid, "group": False})
-
-    def end_all(self) -> None:
-        """Kill all programs. Raises GuestError."""
-        self.order({"do": "end"})
-
-    def files(self) -> int:
-        """See Guest. None of them need hold a byte, and each takes a kilobyte of the kernel's memory."""
-        told = [os.fstatvfs(fd) for fd in self._places]
-        return sum(t.f_files - t.f_ffree for t in told)
-
-    def fresh(self, layout: Mapping[str, Any]) -> None:
-        """Kill all programs, empty what they could write to, lay out the home. Raises GuestError."""
-        self.order({"do": "fresh", "layout": dict(layout)})
-
-    def close(self) -> None:
-        """End the sandbox."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
-
-
-class _Direct:
-    """A program beside us."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process, self.pid = process, process.pid
-
-    def wait(self, timeout: float) -> int | None:
-        try:
-            return self.process.wait(timeout) if timeout else self.process.poll()
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-
-class DirectGuest:
-    """Programs as children of this process: inside a VM, or where no sandbox can be made. Isolates nothing."""
-
-    def __init__(self, environment: dict[str, str], home: str) -> None:
-        self.environment, self.home = environment, home
-        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def spawn(
-        self, argv: Sequence[str], stdin: int, stdout: int, stderr: int, env: Mapping[str, str], cwd: str
-    ) -> Child:
-        """See Guest."""
-        try:
-            return _Direct(
-                subprocess.Popen(
-                    list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd,
-                    start_new_session=True,
-                )
-            )  # fmt: skip
-        except OSError as e:
-            raise GuestError(f"{argv[0]}: {e}", e.errno or 0) from e
-
-    def processes(self, shared: bool = False) -> list[Process]:
-        """See Guest: everything below this process."""
-        from guiderail.service_guard import descendants
-
-        mine = frozenset(descendants(os.getpid()))
-        return [p for p in read_processes(self._proc, frozenset(), shared) if p.pid in mine]
-
-    def kill(self, pid: int) -> None:
-        """See Guest."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-    def end_all(self) -> None:
-        """See Guest."""
-        for p in self.processes():
-            self.kill(p.pid)
-
-    def files(self) -> int:
-        """See Guest: the file system is this machine's own."""
-        return 0
-
-    def close(self) -> None:
-        """Kill what is left."""
-        from guiderail.service_guard import kill_descendants
-
-        kill_descendants(os.getpid(), patience=0.0)

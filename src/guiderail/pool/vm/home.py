@@ -143,14 +143,22 @@ mouse_middle = none
 mouse_right = none
 tooltip_show_timeout = 3600
 """
-LAUNCHERS = (
-    "pcmanfm", "mousepad", "org.xfce.mousepad", "xfce4-terminal", "galculator", "org.xfce.ristretto",
-    "libreoffice-writer", "libreoffice-calc",
-)  # fmt: skip
+LAUNCHERS = ("pcmanfm", "mousepad", "org.xfce.mousepad", "xfce4-terminal", "galculator", "org.xfce.ristretto")
+"""Not LibreOffice's: the screen is the same on machines with and without it."""
+OPENXML = "application/vnd.openxmlformats-officedocument"
+OPENDOCUMENT = "application/vnd.oasis.opendocument"
+OFFICE_TYPES = {
+    ".xlsx": (f"{OPENXML}.spreadsheetml.sheet", "libreoffice-calc.desktop"),
+    ".ods": (f"{OPENDOCUMENT}.spreadsheet", "libreoffice-calc.desktop"),
+    ".docx": (f"{OPENXML}.wordprocessingml.document", "libreoffice-writer.desktop"),
+    ".odt": (f"{OPENDOCUMENT}.text", "libreoffice-writer.desktop"),
+}
+"""End of a name -> type and program; Python's own table of types differs between machines."""
 MIME = {
     "text/plain": ("org.xfce.mousepad.desktop", "mousepad.desktop"),
     "inode/directory": ("pcmanfm.desktop",),
     **{f"image/{k}": ("org.xfce.ristretto.desktop",) for k in ("png", "jpeg", "gif", "bmp")},
+    **{kind: (app,) for kind, app in OFFICE_TYPES.values()},
 }
 LIBREOFFICE = """<?xml version="1.0" encoding="UTF-8"?>
 <oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema"

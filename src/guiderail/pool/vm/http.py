@@ -31,7 +31,8 @@ class Refused(Exception):
 
 @dataclass
 class Request:
-    """What came in. `fields` and `files`: a form, if the body is one."""
+    """What came in. `fields` and `files`: a form, if the body is one. `machine`: whom the client means (header
+    X-Guiderail-Machine), "" when it does not say."""
 
     method: str
     path: str
@@ -40,6 +41,7 @@ class Request:
     kind: str  # content type
     fields: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
+    machine: str = ""
 
     def json(self) -> dict[str, Any]:
         """The body as an object. Raises Refused."""
@@ -130,7 +132,8 @@ def handler_of(answer: Answer, token: str) -> type[Connection]:
                 raise Refused(401, "the token is missing or wrong (Authorization: Bearer ...)", "unauthorized")
             url = urlsplit(head.target)
             query = {k: v[-1] for k, v in parse_qs(url.query).items()}
-            request = Request(head.method, url.path, query, body, head.headers.get("content-type") or "")
+            kind, machine = head.headers.get("content-type") or "", head.headers.get("x-guiderail-machine") or ""
+            request = Request(head.method, url.path, query, body, kind, machine=machine)
             read_form(request)
             return answer(request)
 

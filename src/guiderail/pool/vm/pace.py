@@ -18,6 +18,10 @@ BUTTON_S = 0.28
 """Quiet that a dialog needs: GTK shows a dialog's button as pressed for 250 ms before it acts, and neither draws nor
 computes meanwhile; a file dialog presses its own when its "Save" was clicked, so the file comes after that time."""
 
+START_QUIET_S = {"libreoffice": 1.0, "soffice": 1.0}
+"""Quiet that a program's first window needs, by the instance of its WM_CLASS: an office program shows a bare window,
+rests, and then puts its bars and its document there; keys that come before are lost."""
+
 
 class Pace:
     """Of one keyboard. `barrier()` returns when the active program has read what was sent to it."""
@@ -45,3 +49,8 @@ class Pace:
 def flash_of(app: str) -> float:
     """Seconds of FLASH_S for a window of class `app`, 0 for a program that takes keys as they come."""
     return FLASH_S.get(app.partition(".")[0].lower(), 0.0)
+
+
+def start_quiet_of(app: str) -> float:
+    """Seconds of START_QUIET_S for the window of class `app` that a program opens with, 0 for most."""
+    return START_QUIET_S.get(app.partition(".")[0].lower(), 0.0)

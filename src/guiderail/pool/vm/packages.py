@@ -34,6 +34,11 @@ PACKAGES = (
     "dconf-gsettings-backend",
 )
 OFFICE = ("libreoffice-calc", "libreoffice-writer", "libreoffice-gtk3")
+OFFICE_PARTS = {
+    "libreoffice-calc": "/usr/lib/libreoffice/program/libsclo.so",
+    "libreoffice-writer": "/usr/lib/libreoffice/program/libswlo.so",
+}
+"""Package -> a file of it, as Debian and Ubuntu lay it out."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -43,6 +48,11 @@ def missing() -> list[str]:
     if not Path("/usr/bin/python3").exists():
         lacking.append("python3")
     return lacking
+
+
+def lacks_office() -> list[str]:
+    """Packages of LibreOffice without which the office suite's files do not open."""
+    return [package for package, file in OFFICE_PARTS.items() if not Path(file).exists()]
 
 
 def not_installed(packages: tuple[str, ...] = PACKAGES) -> list[str]:

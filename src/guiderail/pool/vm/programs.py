@@ -21,11 +21,15 @@ from typing import Any
 
 from guiderail.pool.vm.desktop import Desktop, applications
 from guiderail.pool.vm.guest import Child, GuestError, Ran, run, start
+from guiderail.pool.vm.home import OFFICE_TYPES
 from guiderail.pool.vm.http import Refused
+from guiderail.pool.vm.pace import start_quiet_of
+from guiderail.pool.vm.settle import Rule
 from guiderail.pool.vm.windows import WindowInfo
 
 PYTHON = "/usr/bin/python3"
 COMMAND_S, FILE_S, OPEN_S, CODE_S, TREE_S = 120.0, 60.0, 60.0, 30.0, 30.0
+OPEN_SETTLE_S = 20.0  # a program that starts is waited for longer than one that acts
 TREE_TRIES = 3
 FILE_LIMIT = 256 << 20
 WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1.part~" && mv -f -- "$1.part~" "$1"'
@@ -228,7 +232,7 @@ def open_file(desktop: Desktop, path: str, limit_s: float = OPEN_S) -> WindowInf
         found = [w for w in desktop.windows.all() if w.kind in ("normal", "dialog")]
         for w in found:
             if name in w.title or (w.id not in before and stem and stem in w.title):
-                desktop.settle()
+                desktop.settle(Rule(max(desktop.rule.quiet_s, start_quiet_of(w.app)), OPEN_SETTLE_S))
                 return w
         time.sleep(0.02)
     raise Refused(500, f"no window shows {name!r} within {limit_s:g} s", "no_window")
@@ -236,7 +240,8 @@ def open_file(desktop: Desktop, path: str, limit_s: float = OPEN_S) -> WindowInf
 
 def _opener(desktop: Desktop, path: str, is_folder: bool) -> list[str]:
     """The command that opens `path`: by the user's defaults, then by what the programs say they open."""
-    kind = "inode/directory" if is_folder else mimetypes.guess_type(path)[0] or "text/plain"
+    known_type = OFFICE_TYPES.get(Path(path).suffix.lower(), ("",))[0] or mimetypes.guess_type(path)[0]
+    kind = "inode/directory" if is_folder else known_type or "text/plain"
     known = applications()
     try:
         raw = read_file(desktop, "~/.config/mimeapps.list").decode(errors="replace")

@@ -1,75 +1,45 @@
-"""The routes of OSWorld's VM-side protocol, and ours beside them, as functions of a desktop.
+"""All routes of a desktop's server: OSWorld's (`osworld_routes`), and ours beside them.
 
-Guarantees: replies have the shapes that OSWorld's clients read; what a client asks for and does not get is an error
-status with a message (OSWorld's server answers 200 to a window that is not there). In strict mode `/execute`,
-`/run_python` and `/run_bash_script` run no code: a pyautogui script is read as data and done as typed actions, all
-else is 403; `/setup/*` is for whoever may prepare the machine. Every screenshot is its own (no shared file), every wait
-ends.
-Ours: GET /guiderail, POST /act, /look, /reset, /windows; see their functions.
+Ours: GET /guiderail, /windows, POST /act, /look, /reset, /claim; see their functions. Guarantees: a machine belongs to
+the first name that claimed it; a call that names another machine, or an older lease, is refused and nothing is done.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import time
-from collections.abc import Callable
 from typing import Any
 
-from guiderail.actions.pyautogui_script import Pointer, read_script
-from guiderail.actions.types import Action
 from guiderail.actions.wire import action_dumps, action_from_json
-from guiderail.pool.vm import programs
+from guiderail.pool.vm import osworld_routes
 from guiderail.pool.vm.desktop import Desktop
 from guiderail.pool.vm.guest import GuestError
-from guiderail.pool.vm.http import Refused, Request, Response, as_json, as_text
+from guiderail.pool.vm.http import Refused, Request, Response, as_json
 from guiderail.pool.vm.journal import Journal
-from guiderail.pool.vm.screen import jpeg, png
+from guiderail.pool.vm.osworld_routes import OsworldRoutes, Table
+from guiderail.pool.vm.screen import png
 from guiderail.pool.vm.settle import Rule, Settled
-from guiderail.pool.vm.windows import WindowInfo
 from guiderail.pool.vm.x11 import XError
 
-PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 VERSION = 1
-LOOKS = frozenset(("/look", "/reset", "/screen_size", "/window_size", "/desktop_path"))  # leave the desktop as it is
+LOOKS = osworld_routes.LOOKS | {"/look", "/reset", "/claim"}
+"""POSTs that leave the desktop as it is."""
 
 
 class Routes:
     """Answers requests for one desktop."""
 
     def __init__(self, desktop: Desktop, *, strict: bool, journal: Journal | None = None) -> None:
-        self.desktop, self.strict, self.journal, self.fence = desktop, strict, journal, 0
-        self.table: dict[tuple[str, str], Callable[[Request], Response]] = {
+        self.desktop, self.journal, self.fence, self.name = desktop, journal, 0, ""
+        self.osworld = OsworldRoutes(desktop, strict=strict)
+        self.table: Table = {
             ("GET", "/guiderail"): self.about,
+            ("POST", "/claim"): self.claim,
             ("POST", "/act"): self.act,
             ("POST", "/look"): self.look,
             ("POST", "/reset"): self.reset,
             ("GET", "/windows"): self.windows,
-            ("GET", "/screenshot"): self.screenshot,
-            ("GET", "/accessibility"): self.accessibility,
-            ("GET", "/terminal"): self.terminal,
-            ("GET", "/platform"): lambda _: as_text(platform.system()),
-            ("GET", "/cursor_position"): lambda _: as_json(list(self.desktop.x.pointer()[:2])),
-            ("POST", "/screen_size"): self.screen_size,
-            ("POST", "/window_size"): self.window_size,
-            ("POST", "/desktop_path"): self.desktop_path,
-            ("POST", "/wallpaper"): self.wallpaper,
-            ("POST", "/list_directory"): self.list_directory,
-            ("POST", "/file"): self.file,
-            ("POST", "/execute"): self.execute,
-            ("POST", "/run_python"): self.run_python,
-            ("POST", "/run_bash_script"): self.run_bash,
-            ("POST", "/setup/execute"): self.setup_execute,
-            ("POST", "/setup/execute_with_verification"): self.verified,
-            ("POST", "/setup/launch"): self.launch,
-            ("POST", "/setup/open_file"): self.open_file,
-            ("POST", "/setup/upload"): self.upload,
-            ("POST", "/setup/download_file"): self.download,
-            ("POST", "/setup/change_wallpaper"): self.change_wallpaper,
-            ("POST", "/setup/activate_window"): lambda r: self.window(r, self.desktop.windows.activate, "activated"),
-            ("POST", "/setup/close_window"): lambda r: self.window(r, self.desktop.windows.close, "closed"),
-            ("POST", "/start_recording"): self.no_recording,
-            ("POST", "/end_recording"): self.no_recording,
+            **self.osworld.table,
         }
 
     def __call__(self, request: Request) -> Response:
@@ -77,6 +47,8 @@ class Routes:
         found = self.table.get((request.method, request.path))
         if found is None:
             raise Refused(404, f"no route {request.method} {request.path}", "no_route")
+        if request.machine and request.machine != self.name:
+            self._not_yours(request.machine)
         if request.method == "POST" and request.path not in LOOKS:
             self.desktop.untouched = False
         try:
@@ -86,12 +58,26 @@ class Routes:
         except (XError, GuestError) as e:
             raise Refused(500, f"{type(e).__name__}: {e}", "desktop") from None
 
-    # -- ours ---------------------------------------------------------------------------------------------------------
+    def _not_yours(self, name: str) -> None:
+        raise Refused(409, f"this is machine {self.name or 'of nobody yet'}, not {name}", "not_yours")
+
     def about(self, _: Request) -> Response:
-        """What this server is: {"server": "guiderail", "version", "strict", "sandboxed", "size", "home", "notes"}."""
+        """What this server is: {"server": "guiderail", "version", "strict", "sandboxed", "size", "home", "notes"}, the
+        "name" whose machine it is, and whether it "resets" its desktop in place."""
         d = self.desktop
-        told = {"server": "guiderail", "version": VERSION, "strict": self.strict, "sandboxed": d.sandboxed}
-        return as_json({**told, "size": list(d.size), "home": d.guest.home, "notes": d.notes})
+        told = {"server": "guiderail", "version": VERSION, "strict": self.osworld.strict, "sandboxed": d.sandboxed}
+        told |= {"size": list(d.size), "home": d.guest.home, "notes": d.notes, "name": self.name, "resets": d.resets}
+        return as_json(told)
+
+    def claim(self, request: Request) -> Response:
+        """{"name"}: the machine is that name's from now on; 409 when it is another's already."""
+        name = request.json().get("name")
+        if not isinstance(name, str) or not name:
+            raise Refused(400, "name must be a text", "bad_request")
+        if name != (self.name or name):
+            self._not_yours(name)
+        self.name = name
+        return as_json({"name": self.name})
 
     def act(self, request: Request) -> Response:
         """{"action": typed action, "fence", "settle": bool, "screenshot": bool} -> see `_seen`. 422 for an action that
@@ -152,165 +138,3 @@ class Routes:
     def windows(self, _: Request) -> Response:
         """{"windows": [{"id", "title", "app", "box", "kind", "active", "pid"}]}, oldest first."""
         return as_json({"windows": [vars(w) for w in self.desktop.windows.all()]})
-
-    # -- OSWorld's: looking -------------------------------------------------------------------------------------------
-    def screenshot(self, request: Request) -> Response:
-        """PNG, or with ?format=jpeg JPEG."""
-        frame = self.desktop.frames.grab()
-        if request.query.get("format") == "jpeg":
-            return Response(jpeg(frame, *self.desktop.size), "image/jpeg")
-        return Response(png(frame, *self.desktop.size), "image/png")
-
-    def accessibility(self, _: Request) -> Response:
-        """{"AT": xml}."""
-        return as_json({"AT": programs.accessibility(self.desktop)})
-
-    def terminal(self, _: Request) -> Response:
-        """{"output": text of the terminal in front, "status": "success"}."""
-        return as_json({"output": programs.terminal_text(self.desktop), "status": "success"})
-
-    def screen_size(self, _: Request) -> Response:
-        """{"width", "height"}."""
-        width, height = self.desktop.size
-        return as_json({"width": width, "height": height})
-
-    def window_size(self, request: Request) -> Response:
-        """{"width", "height"} of the window whose class holds app_class_name; 404 without one."""
-        name = request.fields.get("app_class_name") or ""
-        found = self.desktop.windows.find(name, by_class=True)
-        if found is None:
-            raise Refused(404, f"no window of class {name!r}", "no_window")
-        return as_json({"width": found.box[2], "height": found.box[3]})
-
-    def desktop_path(self, _: Request) -> Response:
-        """{"desktop_path"}."""
-        return as_json({"desktop_path": f"{self.desktop.guest.home}/Desktop"})
-
-    def wallpaper(self, _: Request) -> Response:
-        """The wallpaper's file; 404 when the desktop has a plain colour."""
-        return Response(programs.wallpaper(self.desktop), "image/png")
-
-    def list_directory(self, request: Request) -> Response:
-        """{"directory_tree": {"type", "name", "children"}}."""
-        return as_json({"directory_tree": programs.tree(self.desktop, _text(request.json(), "path"))})
-
-    def file(self, request: Request) -> Response:
-        """Bytes of a file; 404 when there is none."""
-        path = request.fields.get("file_path")
-        if not path:
-            raise Refused(400, "file_path is missing", "bad_request")
-        return Response(programs.read_file(self.desktop, path), "application/octet-stream")
-
-    # -- OSWorld's: acting --------------------------------------------------------------------------------------------
-    def execute(self, request: Request) -> Response:
-        """The agent's way in: a pyautogui script, done as typed actions; in strict mode nothing else."""
-        told = request.json()
-        command = told.get("command")
-        script = script_of(command)
-        if script is not None:
-            x, y, _ = self.desktop.x.pointer()
-            try:
-                actions: list[Action] | None = read_script(script, Pointer(*self.desktop.size, x, y))
-            except ValueError as e:
-                if self.strict:
-                    raise Refused(403, f"only pyautogui calls with literal arguments are done: {e}", "strict") from None
-                actions = None
-            if actions is not None:
-                for action in actions:
-                    self.desktop.act(action)
-                return as_json({"status": "success", "output": "", "error": "", "returncode": 0})
-        self._not_strict("/execute runs no commands")
-        return self.setup_execute(request)
-
-    def _not_strict(self, what: str) -> None:
-        if self.strict:
-            raise Refused(403, f"{what} in strict mode; send typed actions to /act", "strict")
-
-    def run_python(self, request: Request) -> Response:
-        """{"code"} -> {"status", "output", "error", "return_code"}; 30 s."""
-        self._not_strict("/run_python runs no code")
-        return as_json(programs.run_python(self.desktop, _text(request.json(), "code")))
-
-    def run_bash(self, request: Request) -> Response:
-        """{"script", "timeout", "working_dir"} -> {"status", "output", "error", "returncode"}."""
-        self._not_strict("/run_bash_script runs no code")
-        told = request.json()
-        timeout, folder = float(told.get("timeout") or 100), told.get("working_dir") or ""
-        return as_json(programs.run_bash(self.desktop, _text(told, "script"), timeout, str(folder)))
-
-    # -- OSWorld's: setup ---------------------------------------------------------------------------------------------
-    def setup_execute(self, request: Request) -> Response:
-        """{"command": list or string, "shell"} -> {"status", "output", "error", "returncode"}; 120 s."""
-        told = request.json()
-        timeout = min(float(told.get("timeout") or programs.COMMAND_S), 600.0)
-        return as_json(programs.execute(self.desktop, programs.words(told), timeout))
-
-    def verified(self, request: Request) -> Response:
-        """As `setup_execute`, then waits until {"verification": {"window_exists", "command_success"}} holds."""
-        told = request.json()
-        done = programs.execute(self.desktop, programs.words(told), programs.COMMAND_S)
-        limit, every = float(told.get("max_wait_time") or 10), float(told.get("check_interval") or 1)
-        if not programs.verify(self.desktop, told.get("verification") or {}, min(limit, 300), max(0.05, every)):
-            raise Refused(500, f"verification failed within {limit:g} s: {told.get('verification')}", "not_verified")
-        return as_json({**done, "verification": "passed"})
-
-    def launch(self, request: Request) -> Response:
-        """{"command", "shell"}: start a program that goes on."""
-        argv = programs.words(request.json())
-        programs.launch(self.desktop, argv)
-        return as_text(f"{' '.join(argv)} launched successfully")
-
-    def open_file(self, request: Request) -> Response:
-        """{"path"}: open it with its program; returns when a window with its name is there."""
-        found = programs.open_file(self.desktop, _text(request.json(), "path"))
-        return as_text(f"File opened successfully: {found.title}")
-
-    def upload(self, request: Request) -> Response:
-        """Form: file_path, file_data."""
-        path, data = request.fields.get("file_path"), request.files.get("file_data")
-        if not path or data is None:
-            raise Refused(400, "file_path and file_data are needed", "bad_request")
-        programs.write_file(self.desktop, path, data)
-        return as_text(f"File Uploaded: {len(data)} bytes")
-
-    def download(self, request: Request) -> Response:
-        """{"url", "path"}: the programs fetch it, so this needs a network in there."""
-        told = request.json()
-        programs.download(self.desktop, _text(told, "url"), _text(told, "path"))
-        return as_text("File downloaded successfully")
-
-    def change_wallpaper(self, request: Request) -> Response:
-        """{"path"}."""
-        programs.set_wallpaper(self.desktop, _text(request.json(), "path"))
-        return as_text("Wallpaper changed successfully")
-
-    def window(self, request: Request, do: Callable[[int], None], done: str) -> Response:
-        """{"window_name", "strict", "by_class"}; 404 when no window matches."""
-        told = request.json()
-        name = _text(told, "window_name")
-        found: WindowInfo | None = self.desktop.windows.find(
-            name, strict=bool(told.get("strict")), by_class=bool(told.get("by_class"))
-        )
-        if found is None:
-            raise Refused(404, f"no window {name!r}", "no_window")
-        do(found.id)
-        return as_text(f"Window {done} successfully")
-
-    def no_recording(self, _: Request) -> Response:
-        """Not offered: every step's frame is kept by the pool's client."""
-        raise Refused(501, "recording is not offered here; frames of all steps are kept by the client", "unsupported")
-
-
-def script_of(command: Any) -> str | None:
-    """The code of OSWorld's ["python", "-c", code], None for another command."""
-    match command:
-        case [str() as program, "-c", str() as code] if program.rpartition("/")[2] in ("python", "python3"):
-            return code.removeprefix(PREFIX)
-    return None
-
-
-def _text(told: dict[str, Any], name: str) -> str:
-    value = told.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(400, f"{name} must be a text", "bad_request")
-    return value

@@ -2,10 +2,12 @@
 
 In a VM:   GUIDERAIL_VM_TOKEN=... python -m guiderail.pool.vm.server --display :0 --host 0.0.0.0 --port 5000
 A slot:    python -m guiderail.pool.vm.server --slot FOLDER --size 1280x720   (what the provider local_desktop does)
+A container with a desktop of its own: the first line with `--slot FOLDER --tcp` in place of `--display :0`.
 
 Guarantees: binds 127.0.0.1 unless told otherwise, and another address only with a token (`--open`: without one, for
-OSWorld's own clients on a network of your own). Strict unless `--not-strict`. A slot answers on FOLDER/server.sock and
-writes "ready" into `--ready-fd` when it does; it ends, with everything of it, on SIGTERM.
+OSWorld's own clients on a network of your own). Strict unless `--not-strict`. A slot answers on FOLDER/server.sock (or
+with `--tcp` on host and port) and writes "ready" into `--ready-fd` when it does; it ends, with everything of it, on
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m guiderail.pool.vm.server", description="Serve one desktop over HTTP.")
     p.add_argument("--slot", default="", metavar="FOLDER", help="make a desktop of its own in this empty folder")
+    p.add_argument("--tcp", action="store_true", help="a slot answers on --host and --port, not on a socket file")
     p.add_argument("--size", type=_size, default=(1280, 720), metavar="WxH", help="of a slot's screen, in pixels")
     p.add_argument("--ready-fd", type=int, default=-1, help="a slot writes into this descriptor when it answers")
     p.add_argument("--journal", default="", metavar="DIR", help="write down every action there before it is done")
@@ -67,12 +70,19 @@ def main(argv: list[str] | None = None) -> int:
     a = parse(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     token = os.environ.get(TOKEN_ENV, "")
-    if not a.slot and not a.host.startswith("127.") and a.host not in ("localhost", "::1") and not (token or a.open):
+    if (
+        (a.tcp or not a.slot)
+        and not a.host.startswith("127.")
+        and a.host not in ("localhost", "::1")
+        and not (token or a.open)
+    ):
         print(
             f"error: binding {a.host} needs {TOKEN_ENV}, a secret that clients send back (or --open)", file=sys.stderr
         )
         return 2
     signal.signal(signal.SIGTERM, _end)
+    if a.slot:
+        Path(a.slot).mkdir(parents=True, exist_ok=True)
     rule = Rule(a.quiet_ms / 1000, a.settle_s)
     try:
         if a.slot:
@@ -102,7 +112,7 @@ def _serve(desktop: Desktop, a: argparse.Namespace, token: str) -> None:
     journal = Journal(Path(a.journal), Path(a.slot).name or str(a.port)) if a.journal else None
     handler = handler_of(Routes(desktop, strict=not a.not_strict, journal=journal), token)
     server: socketserver.BaseServer
-    if a.slot:
+    if a.slot and not a.tcp:
         path = f"{a.slot}/{SOCKET}"
         old = os.umask(0o177)
         server = UnixServer(path, handler)

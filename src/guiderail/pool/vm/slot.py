@@ -9,13 +9,9 @@ is said aloud, since files, network and other programs are open to them, and the
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
 import logging
 import os
-import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -24,18 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from guiderail.pool.vm import home, sandbox, seccomp
+from guiderail.pool.vm import home, sandbox
 from guiderail.pool.vm.desktop import Desktop, applications
-from guiderail.pool.vm.guest import DirectGuest, GuestError, SandboxGuest, start
+from guiderail.pool.vm.direct_guest import DirectGuest
+from guiderail.pool.vm.guest import GuestError, start
 from guiderail.pool.vm.sandbox import Limits
+from guiderail.pool.vm.sandbox_guest import SandboxGuest
 from guiderail.pool.vm.screen import FrameFile
 from guiderail.pool.vm.settle import Rule
-from guiderail.pool.vm.x11 import X11, XError
+from guiderail.pool.vm.walled import begin_programs, guest_of
+from guiderail.pool.vm.x11 import X11
+from guiderail.pool.vm.xserver import FRAME_FILE, POLL_S, START_S, connect, start_x
 
 log = logging.getLogger("guiderail.pool.vm")
-START_S = 30.0
-POLL_S = 0.004
-FRAME_FILE = "Xvfb_screen0"
 REST = Rule(quiet_s=0.08, limit_s=4.0)
 WHY_NO_WALLS = (
     "programs of this desktop are NOT isolated: %s. They have a display and a home of their own, but the files, the "
@@ -47,6 +44,7 @@ WHY_NO_WALLS = (
 class Slot(Desktop):
     """The desktop in `folder` (on a memory file system, best)."""
 
+    resets = True
     limits: Limits
     uid: int | None
     layout: dict[str, Any]
@@ -67,12 +65,16 @@ class Slot(Desktop):
                 self.guest.fresh(self.layout)
                 self.use(*self._connected())
             else:
-                _fresh_without_walls(self.guest, self.folder, self.layout)  # type: ignore[arg-type]
+                _fresh_without_walls(self)
                 self.windows.silent.clear()
                 self.x.delete_properties(self.x.root)
-            self.input.release_all()
-            self.begin_session()
-            self.untouched = True
+            self.begin()
+
+    def begin(self) -> None:
+        """The session of a desktop that was just laid out. Raises GuestError, XError."""
+        self.input.release_all()
+        self.begin_session()
+        self.untouched = True
 
     def _fresh_x(self) -> None:
         """A new X server in place of the old one.
@@ -87,11 +89,11 @@ class Slot(Desktop):
             old.wait()
             (self.folder / "x" / "X0").unlink(missing_ok=True)
             (self.folder / "fb" / FRAME_FILE).unlink()  # who still looks at the old one must not see it shrink
-            self.processes_of_ours[0] = self.starter.submit(_start_x, self.folder, self.uid, self.size).result()
+            self.processes_of_ours[0] = self.starter.submit(start_x, self.folder, self.uid, self.size).result()
 
     def _connected(self) -> tuple[X11, FrameFile]:
         """The new X server and its picture. Raises GuestError."""
-        x = _connect(str(self.folder / "x" / "X0"), b"", self.processes_of_ours[0], self.folder / "x.log")
+        x = connect(str(self.folder / "x" / "X0"), b"", self.processes_of_ours[0], self.folder / "x.log")
         return x, FrameFile(self.folder / "fb" / FRAME_FILE)
 
     def begin_session(self) -> None:
@@ -151,11 +153,6 @@ def make(folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, *, wal
         raise
 
 
-def _x_arguments(size: tuple[int, int], frames: str) -> list[str]:
-    server = ["-screen", "0", f"{size[0]}x{size[1]}x24", "-fbdir", frames, "-nolisten", "tcp", "-noreset", "-dpi", "96"]
-    return [*server, "-extension", "GLX", "-extension", "MIT-SHM"]  # shared memory does not pass between namespaces
-
-
 def _with_walls(
     folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, ours: list[subprocess.Popen[bytes]]
 ) -> Slot:
@@ -166,197 +163,48 @@ def _with_walls(
             os.chown(place, uid, uid)
     if uid is not None:
         folder.chmod(0o711)  # its own uid may pass, not look around
-    as_user = sandbox.as_user(uid)
-    ours.append(_start_x(folder, uid, size))
-    guest_process, here, info = _begin_programs(sockets, folder / "programs.log", limits, as_user)
-    ours.append(guest_process)
+    ours.append(start_x(folder, uid, size))
+    programs, here, info = begin_programs(sockets, folder / "programs.log", limits, sandbox.as_user(uid))
+    ours.append(programs)
     importlib.import_module("numpy")  # what takes time is done while the others start
-    x = _connect(str(sockets / "X0"), b"", ours[0], folder / "x.log")
-    told = _line(info, ours[1], folder / "programs.log")
-    here.settimeout(START_S)
-    if not here.recv(1 << 16):  # {"ready": 1}
-        raise GuestError(f"the sandbox ended at once: {_tail(folder / 'programs.log')}")
-    here.settimeout(None)
-    guest = SandboxGuest(
-        here, int(json.loads(told)["child-pid"]), home.environment(":0"), sandbox.HOME, limits.of_process()
-    )
-    slot = _slot(x, frames, guest, rule, folder, limits, ours)
+    x = connect(str(sockets / "X0"), b"", ours[0], folder / "x.log")
+    guest = guest_of(programs, here, info, folder / "programs.log", limits)
+    slot = _slot(x, guest, rule, folder, limits, ours)
     slot.sandboxed, slot.uid = True, uid
-    slot.layout = home.layout({k: str(v) for k, v in applications().items()})
     guest.fresh(slot.layout)
-    slot.input.release_all()
-    slot.begin_session()
-    slot.untouched = True
+    slot.begin()
     return slot
 
 
-def _start_x(folder: Path, uid: int | None, size: tuple[int, int]) -> subprocess.Popen[bytes]:
-    """The X server in its sandbox, on its way."""
-    server = ["Xvfb", ":0", *_x_arguments(size, "/fb"), "-ac"]
-    command = sandbox.x_server(folder / "x", folder / "fb", server)
-    return _popen(command, folder / "x.log", (), sandbox.as_user(uid))
+def _without(
+    folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, ours: list[subprocess.Popen[bytes]]
+) -> Slot:
+    from guiderail.pool.vm import unwalled  # it weighs, and a slot with walls does without
+
+    x, guest = unwalled.begin(folder, size, ours)
+    slot = _slot(x, guest, rule, folder, limits, ours)
+    _fresh_without_walls(slot)
+    slot.begin()
+    return slot
 
 
-def _begin_programs(
-    sockets: Path, log_file: Path, limits: Limits, as_user: dict[str, object]
-) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
-    """Start the programs' sandbox; its process, our end of its socket, and where bwrap writes its pid."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    info, told = os.pipe2(os.O_CLOEXEC)
-    texts = {
-        sandbox.INIT: Path(__file__).with_name("init.py").read_text(),
-        "/etc/passwd": sandbox.PASSWD,
-        "/etc/group": sandbox.GROUP,
-        "/etc/hosts": "127.0.0.1 localhost desktop\n",
-        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-        "/etc/machine-id": "0" * 31 + "1\n",
-        "/etc/hostname": "desktop\n",
-    }
-    fds = {path: _memory_file(text.encode()) for path, text in texts.items()}
-    refused = seccomp.program()
-    filters = [_memory_file(refused)] if refused else []
-    try:
-        command = sandbox.programs(sockets, limits, fds, told, there.fileno(), *filters)
-        process = _popen(command, log_file, (told, there.fileno(), *fds.values(), *filters), as_user)
-    finally:
-        there.close()
-        for fd in (told, *fds.values(), *filters):
-            os.close(fd)
-    return process, here, info
+def _fresh_without_walls(slot: Slot) -> None:
+    from guiderail.pool.vm import unwalled
 
-
-def _memory_file(data: bytes) -> int:
-    fd = os.memfd_create("guiderail", 0)
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _popen(
-    command: list[str], log_file: Path, fds: tuple[int, ...], options: dict[str, object]
-) -> subprocess.Popen[bytes]:
-    null = subprocess.DEVNULL
-    with log_file.open("ab") as out:
-        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-            command, stdin=null, stdout=out, stderr=out, pass_fds=fds, cwd="/", start_new_session=True, **options
-        )
-
-
-def _line(fd: int, process: subprocess.Popen[bytes], log_file: Path) -> str:
-    """What a child writes into a pipe before it closes it."""
-    with open(fd, "rb") as f:
-        text = f.read().decode()
-    if not text:
-        process.wait(5)
-        raise GuestError(f"the sandbox did not start: {_tail(log_file)}")
-    return text
-
-
-def _connect(path: str, cookie: bytes, server: subprocess.Popen[bytes], log_file: Path) -> X11:
-    end = time.monotonic() + START_S
-    while True:
-        if server.poll() is not None:
-            raise GuestError(f"Xvfb ended: {_tail(log_file)}")
-        if os.path.exists(path):
-            with contextlib.suppress(XError):
-                return X11(path, cookie)
-        if time.monotonic() > end:
-            raise GuestError(f"Xvfb did not listen within {START_S:g} s: {_tail(log_file)}")
-        time.sleep(POLL_S)
-
-
-def _tail(log_file: Path) -> str:
-    lines = log_file.read_text(errors="replace").split("\n") if log_file.exists() else []
-    return " | ".join(line.strip() for line in lines if line.strip())[-500:] or "it said nothing"
+    assert isinstance(slot.guest, DirectGuest)
+    unwalled.fresh(slot.guest, slot.folder, slot.layout)
 
 
 def _slot(
     x: X11,
-    frames: Path,
     guest: SandboxGuest | DirectGuest,
     rule: Rule,
     folder: Path,
     limits: Limits,
     ours: list[subprocess.Popen[bytes]],
 ) -> Slot:
-    slot = Slot(x, FrameFile(frames / FRAME_FILE), guest, rule)
+    slot = Slot(x, FrameFile(folder / "fb" / FRAME_FILE), guest, rule)
     slot.starter, slot.replacing = ThreadPoolExecutor(1), threading.Lock()
     slot.folder, slot.limits, slot.processes_of_ours, slot.uid = folder, limits, ours, None
-    return slot
-
-
-# -- without walls ----------------------------------------------------------------------------------------------------
-def _without(
-    folder: Path, size: tuple[int, int], limits: Limits, rule: Rule, ours: list[subprocess.Popen[bytes]]
-) -> Slot:
-    import ctypes  # these weigh, and a slot with walls does without
-    import secrets
-
-    frames, place = folder / "fb", folder / "home"
-    for p in (frames, place, folder / "run", folder / "tmp"):
-        p.mkdir(mode=0o700)
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of programs come to us
-    cookie, authority = secrets.token_bytes(16), folder / "Xauthority"
-    number_end, told = os.pipe2(os.O_CLOEXEC)
-    authority.touch(0o600)
-    write_cookies(authority, cookie, 0)  # the server takes any display's
-    command = ["Xvfb", "-displayfd", str(told), *_x_arguments(size, str(frames)), "-auth", str(authority)]
-    ours.append(_popen(command, folder / "x.log", (told,), {}))
-    os.close(told)
-    with open(number_end, "rb") as f:  # kept open until the newline, or Xvfb dies
-        number = f.readline().decode().strip()
-    if not number:
-        raise GuestError(f"Xvfb did not start: {_tail(folder / 'x.log')}")
-    write_cookies(authority, cookie, int(number))
-    x = _connect(f"/tmp/.X11-unix/X{number}", cookie, ours[0], folder / "x.log")
-    changed = {"HOME": str(place), "XAUTHORITY": str(authority), "XDG_RUNTIME_DIR": str(folder / "run")}
-    changed |= {"TMPDIR": str(folder / "tmp"), "DBUS_SESSION_BUS_ADDRESS": f"unix:path={folder}/run/bus"}
-    guest = DirectGuest({**home.environment(f":{number}"), **changed}, str(place))
-    slot = _slot(x, frames, guest, rule, folder, limits, ours)
     slot.layout = home.layout({k: str(v) for k, v in applications().items()})
-    _fresh_without_walls(guest, folder, slot.layout)
-    slot.input.release_all()
-    slot.begin_session()
-    slot.untouched = True
     return slot
-
-
-def _fresh_without_walls(guest: DirectGuest, folder: Path, layout: dict[str, Any]) -> None:
-    end = time.monotonic() + 5
-    while left := [p for p in guest.processes() if p.name != "Xvfb" and p.state != "Z"]:
-        for p in left:
-            guest.kill(p.pid)
-        _reap()
-        if time.monotonic() > end:
-            raise GuestError(f"a process does not die: {left[0].name}")
-        time.sleep(POLL_S)
-    for name in ("home", "run", "tmp"):
-        shutil.rmtree(folder / name)
-        (folder / name).mkdir(mode=0o700)
-    for path, text in layout["files"].items():
-        file = folder / "home" / Path(path).relative_to(sandbox.HOME)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    for path in layout["folders"]:
-        if path.startswith(sandbox.HOME):
-            (folder / "home" / Path(path).relative_to(sandbox.HOME)).mkdir(parents=True, exist_ok=True)
-
-
-def _reap() -> None:
-    """Collect orphans that came to us; children of Popen objects are theirs."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-
-
-def write_cookies(file: Path, cookie: bytes, number: int) -> None:
-    """Write an Xauthority for display `number`: family local with the host's name, which every client reads."""
-
-    def field(data: bytes) -> bytes:
-        return len(data).to_bytes(2, "big") + data
-
-    host = socket.gethostname().encode()
-    rest = field(host) + field(str(number).encode()) + field(b"MIT-MAGIC-COOKIE-1") + field(cookie)
-    file.write_bytes((256).to_bytes(2, "big") + rest)

@@ -24,9 +24,8 @@ SHA = re.compile(r"[0-9a-f]{64}")
 There = Callable[[str], bool]
 NOT_KEPT = {
     "evaluation": {
-        "tokens": "evaluation keeps texts, not tokens or their log-probs",
         "timing": "evaluation keeps the seconds of the whole episode",
-        "parse_error": "evaluation keeps the reason of the last step only",
+        "trainer": "nothing was trained on it",
         "votes": "no judge of steps took part",
         "advantage": "nothing was trained on it",
     },
@@ -103,18 +102,29 @@ def _demo(source: Source, number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_TOLD = ("frames", "thoughts", "texts", "actions", "problems", "ids", "logprobs", "matched")
+"""Columns of `bench.records` with an entry per step."""
+
+
 def _evaluation(source: Source, number: int) -> dict[str, Any]:
     d = pq.read_table(source.path).slice(number, 1).to_pylist()[0]
-    texts, thoughts, actions, frames = (json.loads(d[k] or "[]") for k in ("texts", "thoughts", "actions", "frames"))
-    steps = []
-    for i, frame in enumerate(frames):
-        unread = i == len(frames) - 1 and d["cause"] == "parse_failure"
-        steps.append(_step(i, frame, thoughts[i], texts[i], actions[i], parse_error=d["detail"] if unread else None))
+    told = {k: json.loads(d.get(k) or "[]") for k in _TOLD}
+    steps, missing = [], dict(NOT_KEPT["evaluation"])
+
+    def at(name: str, i: int) -> Any:
+        return told[name][i] if told[name] else None
+
+    for i, frame in enumerate(told["frames"]):
+        tokens = {"ids": at("ids", i), "behaviour": at("logprobs", i), "trainer": None} if told["ids"] else None
+        more = {"parse_error": at("problems", i) or None, "matched": at("matched", i), "tokens": tokens}
+        steps.append(_step(i, frame, told["thoughts"][i], told["texts"][i], told["actions"][i], **more))
+    if not told["ids"]:
+        missing["tokens"] = "an older evaluation, which kept texts alone"
     outcome = {"kind": d["kind"], "cause": d["cause"], "reward": d["reward"], "detail": d["detail"] or ""}
     effects = d.get("side_effects")
     return {
         "instruction": d["instruction"] or "", "steps": steps, "last_frame": d["last_frame"] or "", "spec": None,
-        "outcome": outcome, "missing": dict(NOT_KEPT["evaluation"]), "seconds": d["seconds"],
+        "outcome": outcome, "missing": missing, "seconds": d["seconds"],
         "side_effects": None if effects is None else list(json.loads(effects)),
     }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """All instances that a desktop template can make, each once: what a self-test that leaves nothing out goes through.
 
-Guarantees: `every(name)` holds each combination of values of the train side and of the held-out side exactly once (the
-first seed that draws it), wordings in turn; the first n of it are spread over both sides. Deterministic.
+Guarantees: `every(suite, name)` holds each combination of values of the train side and of the held-out side exactly
+once (the first seed that draws it), wordings in turn; the first n of it are spread over both sides. Deterministic.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 
 from guiderail.tasks.desktop.suite import SOURCES, TEMPLATES
-from guiderail.tasks.desktop.template import SUITE, Source, wordings
+from guiderail.tasks.desktop.template import Source, wordings
 from guiderail.tasks.instances import instance_seed
 from guiderail.tasks.types import Split, TaskSpec
 
@@ -26,15 +26,15 @@ def combinations(source: Source, side: str) -> int:
     return sum(len(set(values)) == len(values) for values in itertools.product(*pools))
 
 
-def every(name: str, count: int | None = None) -> list[TaskSpec]:
+def every(suite: str, name: str, count: int | None = None) -> list[TaskSpec]:
     """All instances of template `name`, or the first `count` (train and held-out in turn)."""
-    found = [list(_side(name, split, side, count)) for split, side in SIDES]
+    found = [list(_side(suite, name, split, side, count)) for split, side in SIDES]
     mixed = [t for pair in itertools.zip_longest(*found) for t in pair if t is not None]
     return mixed[:count]
 
 
-def _side(name: str, split: Split, side: str, count: int | None) -> Iterator[TaskSpec]:
-    source, template = SOURCES[name], TEMPLATES[name]
+def _side(suite: str, name: str, split: Split, side: str, count: int | None) -> Iterator[TaskSpec]:
+    source, template = SOURCES[suite][name], TEMPLATES[suite][name]
     wanted = combinations(source, side)
     seen: set[tuple[str, ...]] = set()
     for i in range(DRAWS * wanted):
@@ -45,6 +45,6 @@ def _side(name: str, split: Split, side: str, count: int | None) -> Iterator[Tas
         if values not in seen:
             wording = len(seen) % len(wordings(source))
             seen.add(values)
-            yield TaskSpec(SUITE, name, seed, split, wording, template.domain, template.max_steps, template.threshold)
+            yield TaskSpec(suite, name, seed, split, wording, template.domain, template.max_steps, template.threshold)
     if len(seen) < wanted and count is None:
         raise ValueError(f"{name}: only {len(seen)} of {wanted} value sets of side {side} were drawn")

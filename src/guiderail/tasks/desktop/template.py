@@ -1,8 +1,9 @@
 """A desktop template: an OSWorld task with {placeholders}, the values they take, and the expert that solves it.
 
-A template is one JSON file of this folder: an OSWorld task, and under "guiderail" what makes it a template:
+A template is one JSON file of a suite's folder: an OSWorld task, and under "guiderail" what makes it a template:
 params {name: {"train": [...], "heldout": [...]}} (or {"from": other, "map": ...}), wordings, domain, steps, heldout,
-and files {name: text, or {"image": [width, height, colour]}} that upload_file steps put into the guest.
+and files {name: text, {"image": [width, height, colour]}, {"xlsx": rows, "cells": {cell: text}} or {"docx":
+paragraphs}} that upload_file steps put into the guest and judges compare with.
 Guarantees: an instance is a pure function of template and seed; seeds of train and RL draw from the train values, seeds
 of fresh and held-out instances from the held-out values, which are disjoint; every instance is a checked OSWorld task.
 """
@@ -17,27 +18,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from guiderail.tasks.desktop.office_files import document, workbook
 from guiderail.tasks.instances import derive, namespace_of
 from guiderail.tasks.osworld import OsworldTask, TaskFileError, parse_task
 from guiderail.tasks.template import Template
 
 Json = dict[str, Any]
-FOLDER = Path(__file__).parent / "tasks"
-SUITE = "desktop"
+FOLDERS = {"desktop": Path(__file__).parent / "tasks", "desktop_office": Path(__file__).parent / "office"}
+"""Suite -> the folder of its templates."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The JSON of a template and its part under "guiderail"."""
+    """The JSON of a template of `suite`, and its part under "guiderail"."""
 
     name: str
     data: Json
     own: Json
+    suite: str = "desktop"
 
     def values(self, seed: int) -> dict[str, str]:
         """The placeholders' values of instance `seed`."""
         side = "train" if namespace_of(seed) in ("train", "rl") else "heldout"
-        rng = random.Random(derive(SUITE, self.name, seed))
+        rng = random.Random(derive(self.suite, self.name, seed))
         found: dict[str, str] = {}
         for key, pools in sorted(self.own.get("params", {}).items()):
             left = [v for v in pools[side] if v not in found.values()]
@@ -59,8 +62,8 @@ class Instance:
     values: Mapping[str, str]
 
 
-def sources(folder: Path = FOLDER) -> dict[str, Source]:
-    """All template files, by name. Raises TaskFileError naming file and field."""
+def sources(folder: Path, suite: str = "desktop") -> dict[str, Source]:
+    """All template files of a suite, by name. Raises TaskFileError naming file and field."""
     found: dict[str, Source] = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -74,7 +77,7 @@ def sources(folder: Path = FOLDER) -> dict[str, Source]:
             both = set(pools.get("train", [])) & set(pools.get("heldout", []))
             if both or not pools.get("train") or not pools.get("heldout"):
                 raise TaskFileError(f"{path}: guiderail.params.{key}: train and heldout must be filled and disjoint.")
-        found[path.stem] = Source(path.stem, data, own)
+        found[path.stem] = Source(path.stem, data, own, suite)
     return found
 
 
@@ -83,7 +86,7 @@ def instance(source: Source, seed: int, wording: int = 0) -> Instance:
     values = source.values(seed)
     data = _filled({k: v for k, v in source.data.items() if k != "guiderail"}, values)
     data["instruction"] = wordings(source)[wording].format_map(values)
-    task = parse_task(data, f"{FOLDER.name}/{source.name}.json")
+    task = parse_task(data, f"{FOLDERS[source.suite].name}/{source.name}.json")
     files = {_filled(name, values): _content(what, values) for name, what in source.own.get("files", {}).items()}
     return Instance(task, files, values)
 
@@ -122,13 +125,18 @@ def _filled(tree: Any, values: Mapping[str, str]) -> Any:
 
 
 def _content(what: Any, values: Mapping[str, str]) -> bytes:
-    """Bytes of a file: text, or a picture of one colour with a lighter square."""
-    if isinstance(what, str):
-        return str(_filled(what, values)).encode()
+    """Bytes of a file: text, a workbook, a document, or a picture of one colour with a lighter square."""
+    filled = _filled(what, values)
+    if isinstance(filled, str):
+        return filled.encode()
+    if "xlsx" in filled:
+        return workbook(filled["xlsx"], filled.get("cells", {}))
+    if "docx" in filled:
+        return document(filled["docx"])
     from PIL import Image, ImageDraw
 
-    width, height, colour = what["image"]
-    picture = Image.new("RGB", (width, height), _filled(colour, values))
+    width, height, colour = filled["image"]
+    picture = Image.new("RGB", (width, height), colour)
     ImageDraw.Draw(picture).rectangle((width // 4, height // 4, width // 2, height // 2), fill="white")
     out = io.BytesIO()
     picture.save(out, "PNG")
