@@ -105,7 +105,8 @@ def build() -> argparse.ArgumentParser:
 
 
 def _stage(args: argparse.Namespace) -> None:
-    from guiderail.stages.runner import Attach, run_evaluation, run_stage
+    from guiderail.stages.execution import Attach
+    from guiderail.stages.runner import run_evaluation, run_stage
     from guiderail.workflow.job import die_with_parent
 
     if "DVC_STAGE" in os.environ:  # started by DVC: do not go on without it

@@ -20,7 +20,18 @@ from guiderail.report.summary import Tree
 
 def summary(data: ReportData) -> Tree:
     """`prm.<recipe>.<seed>`: the figures over all held-out steps."""
-    names = ("n", "good", "unread", "invalid_votes", "auroc", "accuracy", "majority", "ece", "brier", "facts")
+    names: tuple[str, ...] = (
+        "n",
+        "good",
+        "unread",
+        "invalid_votes",
+        "auroc",
+        "accuracy",
+        "majority",
+        "ece",
+        "brier",
+        "facts",
+    )
     names += ("over_facts",)
     tree: Tree = {}
     for (recipe, seed), found in data.prm.items():
@@ -83,7 +94,7 @@ def reading(frame: pd.DataFrame) -> tuple[str, str, pd.DataFrame]:
         return "n/a" if missing else f"{r[name]:{sign}.3f} [{r[f'{name}_lo']:{sign}.3f}, {r[f'{name}_hi']:{sign}.3f}]"
 
     lines = []
-    for r in frame.to_dict("records"):
+    for r in ({str(k): v for k, v in row.items()} for row in frame.to_dict("records")):
         lines.append(
             {
                 "recipe": f"{r['recipe']}, seed {r['train_seed']}", "template": r["template"],

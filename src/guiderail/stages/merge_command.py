@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from guiderail.stages.runner import Attach
+    from guiderail.stages.execution import Attach
 
 METHODS = ("average", "task_arithmetic", "ties")
 GATES = ("refuse", "warn", "off")
@@ -120,7 +120,8 @@ def _check_there(a: Path, b: Path, demos: Path | None) -> None:
 
 def _models(args: argparse.Namespace) -> None:
     from guiderail.params import ParamError
-    from guiderail.stages.runner import Attach, run_merge
+    from guiderail.stages.execution import Attach
+    from guiderail.stages.runner import run_merge
 
     weights = args.weight or [1.0] * len(args.models)
     if len(weights) != len(args.models):
