@@ -113,7 +113,8 @@ def reading(bench: Bench, failed: pd.DataFrame, lost: pd.DataFrame) -> list[tupl
 
 def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
     heading = "Where RL is worse than SFT"
-    rows = [r for r in lost.to_dict("records") if r["n"] >= SHOWN_FROM]
+    everything = [{str(k): v for k, v in r.items()} for r in lost.to_dict("records")]
+    rows = [r for r in everything if r["n"] >= SHOWN_FROM]
     small = len(lost) - len(rows)
     left = f"{small} with fewer than {SHOWN_FROM} paired instances are left out (worse.csv has them). " if small else ""
     if not rows:

@@ -84,7 +84,7 @@ def _tasks(benches: list[Bench]) -> Iterator[str]:
     few = {k: n for k, n in held.items() if 0 < n < FEW_TEMPLATES}
     if few:
         yield f"{_counts(few)} held-out templates: what they say about other new tasks is anecdote."
-    sizes = {}
+    sizes: dict[str, int] = {}
     for bench in benches:
         per = bench.frame.drop_duplicates(["split", "template", "task"]).groupby(["split", "template"], observed=True)
         sizes |= {bench.benchmark: int(per.size().min())} if len(bench.frame) else {}

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from guiderail.report import diagnosis, limits, origins, tables
 from guiderail.report.build import Section
 from guiderail.report.data import ReportData
+from guiderail.report.style import series_colour
 from guiderail.report.summary import Tree
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -93,9 +94,11 @@ def _cards(summary: Tree, data: ReportData) -> list[dict[str, Any]]:
             name = {"base": "Base", "sft": "SFT", "rl": f"RL{tail}"}[checkpoint]
             cell = found[split]
             low = "" if cell["mean"] is None else f"{100 * cell['lo']:.1f} to {100 * cell['hi']:.1f} %"
+            colour = series_colour(checkpoint, recipe, data.recipes)
             made.append(
-                {"name": name, "kind": checkpoint, "value": tables.percent(cell["mean"]), "range": low, "n": cell["n"]}
-            )
+                {"name": name, "kind": checkpoint, "value": tables.percent(cell["mean"]), "range": low, "n": cell["n"],
+                 "colour": colour}
+            )  # fmt: skip
         gain = summary.get("gain", {}).get(recipe, {}).get(split)
         if gain and gain["mean"] is not None:
             value = f"{100 * gain['mean']:+.1f} pp"
@@ -103,7 +106,14 @@ def _cards(summary: Tree, data: ReportData) -> list[dict[str, Any]]:
             kind = "open" if not tables.sure(gain) else "gain" if gain["mean"] > 0 else "loss"
             said = {"open": ", may be chance", "gain": "", "loss": ", a loss"}[kind]
             made.append(
-                {"name": f"RL{tail} over SFT", "kind": kind, "value": value, "range": low + said, "n": gain["n"]}
+                {
+                    "name": f"RL{tail} over SFT",
+                    "kind": kind,
+                    "value": value,
+                    "range": low + said,
+                    "n": gain["n"],
+                    "colour": "",
+                }
             )
     return made
 

@@ -29,8 +29,7 @@ def command(name: str, results: Path = Path("results")) -> str:
 
 def recorded(run: str) -> bool:
     """Whether a run asked for actions on stored screens: there is no page to play its episodes on again."""
-    parts = run.split("/")
-    return parts[0] == "evaluate" and parts[-1] in PROTOCOLS
+    return run.rpartition("/")[2] in PROTOCOLS  # evaluate/R/seedS/BENCHMARK, model/NAME/BENCHMARK
 
 
 def commands(found: Mapping[str, Any], results: Path) -> dict[str, str | None]:
