@@ -119,7 +119,7 @@ def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
     left = f"{small} with fewer than {SHOWN_FROM} paired instances are left out (worse.csv has them). " if small else ""
     if not rows:
         said = f"On no template with {SHOWN_FROM} instances or more does RL solve fewer of them than SFT."
-        return heading, left, pd.DataFrame({"": [said]})
+        return heading, f"{said} {left}".strip(), pd.DataFrame()
     certain = sum(tables.sure(r) for r in rows)
     note = (
         f"Paired on the same instances, the largest loss first. {certain} of {len(rows)} are beyond chance (the "

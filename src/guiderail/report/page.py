@@ -57,7 +57,8 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
             lines += [f"## {escape(picture.heading)}", "", f"![{escape(picture.caption)}]({picture.name}.svg)", ""]
             lines += [escape(picture.caption), ""]
         for heading, note, table in section.tables:
-            lines += [f"## {escape(heading)}", "", *([escape(note), ""] if note else []), tables.markdown(table)]
+            lines += [f"## {escape(heading)}", "", *([escape(note), ""] if note else [])]
+            lines += [tables.markdown(table)] if len(table) else []
         if section.strips:
             lines += ["## Film strips", ""]
             for s in section.strips:
