@@ -80,7 +80,8 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
                 continue
             reach = [[mean - cell["lo"]], [cell["hi"] - mean]]
             ax.errorbar(at, mean, reach, color=INK, elinewidth=1.2, capsize=3.5, capthick=1.2)
-            ax.text(at, cell["hi"] + 0.018, f"{100 * mean:.0f} %", ha="center", va="bottom", fontsize=9.5)
+            said = f"{100 * mean:.0f} %" if len(series) <= 4 else f"{100 * mean:.0f}"  # room for the unit, or none
+            ax.text(at, cell["hi"] + 0.018, said, ha="center", va="bottom", fontsize=9.5)
             top = max(top, cell["hi"])
     labels = []
     for split in bench.splits:
