@@ -82,7 +82,8 @@ def test_ties_holds_one_file_and_one_tensor_of_each(big, tmp_path):
     grown, size = measured("ties", tmp_path)
     largest = max(t.nbytes for t in whole.values())
     assert size > 6 * FILE
-    assert grown < 3 * FILE + 16 * largest + (8 << 20), f"{grown >> 20} MB of {size >> 20} MB"
+    bound = 3 * FILE + 16 * largest + (24 << 20)  # what the allocator keeps differs from run to run
+    assert grown < bound < size, f"{grown >> 20} MB of {size >> 20} MB"
 
 
 def test_a_write_that_fails_leaves_nothing_and_the_next_one_succeeds(big, tmp_path, monkeypatch):

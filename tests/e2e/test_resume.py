@@ -85,7 +85,7 @@ class Scratch:
 def scratch(tmp_path_factory):
     """Demonstrations of two templates, recorded."""
     path = tmp_path_factory.mktemp("resume") / "guiderail"
-    for folder in ("src/guiderail", "assets", "workflow"):
+    for folder in ("src/guiderail", "assets", "workflow", "plugins"):
         shutil.copytree(ROOT / folder, path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("dvc.yaml", "params.yaml"):
         shutil.copyfile(ROOT / file, path / file)

@@ -153,7 +153,7 @@ def test_a_task_that_nothing_solves_counts_as_unsound(monkeypatch):
         return 1.0
 
     monkeypatch.setattr("guiderail.envs.osworld_book.OsworldDesktopTask.judge", judge)
-    (found,) = asyncio.run(check_all(every("terminal-mkdir", 1), 1))
+    (found,) = asyncio.run(check_all(every("desktop", "terminal-mkdir", 1), 1))
     assert not found.ok and "start 1, nothing 1, tampered 1, expert 1" in str(found)
 
 

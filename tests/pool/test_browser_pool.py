@@ -81,9 +81,10 @@ def test_crash_hang_and_death_of_the_browser() -> None:
             assert (await pool.call(lease, "click", 0, click)).status == 200
 
             guards = [b.pid for b in pool.provider.browsers]  # type: ignore[attr-defined]
-            victims = [p.pid for guard in guards for p in psutil.Process(guard).children()]
-            for pid in victims:
-                os.kill(pid, signal.SIGKILL)
+            victims = [p for guard in guards for p in psutil.Process(guard).children()]
+            for victim in victims:
+                victim.kill()
+            psutil.wait_procs(victims, timeout=10)  # a busy machine takes its time
             assert (await pool.call(lease, "dead", 0, click)).status == 502
             lease = await pool.allocate("t", 60, 60, "")
             assert (await pool.call(lease, "r3", 0, reset)).body == first

@@ -140,15 +140,15 @@ def test_weights_stay_while_a_wave_is_played_by_them(tmp_path):
     """However far the trainer is by then: a slow worker, or the one that replaces it, has yet to read them."""
     fake = Fake()
     with producer(tmp_path, [fake]) as p:
-        for version in range(4):
+        for version in range(5):
             p.publish(version, WEIGHTS)
             p.saved(version)
             assert settled([fake], [(0, 0)]) == [(0, 0)]
         assert p.versions.has(0) and not p.versions.has(1)
         fake.finished = {0}
-        assert settled([fake], [(0, 0), (1, 3)]) == [(0, 0), (1, 3)]
-        p.publish(4, WEIGHTS)
-        assert not p.versions.has(0) and p.versions.has(3)
+        assert settled([fake], [(0, 0), (1, 4)]) == [(0, 0), (1, 4)]
+        p.publish(5, WEIGHTS)
+        assert not p.versions.has(0) and p.versions.has(4)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -150,7 +150,7 @@ def test_killed_and_started_again(tmp_path):
     with ChatStub(slow) as stub:
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen([sys.executable, cot_child.__file__, str(tmp_path), stub.url], env=env)
-        while len(stub.requests) < 9:
+        while len(stub.requests) < 9 or not any((tmp_path / "cache").rglob("*.json")):
             assert process.poll() is None
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
