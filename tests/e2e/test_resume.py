@@ -23,7 +23,8 @@ from guiderail.workflow.presets import merged, render
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 REPLAY = {"algorithm": "semi_online", "iterations": 2, "group_size": 4, "semi_online": {"patch": "on_policy"}}
-AHEAD = {"importance_cap": 2.0, "collection": {"mode": "async"}}
+ASYNC = {"importance_cap": 2.0, "collection": {"mode": "async"}}
+AHEAD = ASYNC | {"group_size": 8, "temperature": 2.0}  # groups that differ: else no optimiser step is taken
 SMALL = {
     "sweep": {"recipe": ["grpo", "replay", "ahead"]},
     "recipes": {"grpo": {}, "ahead": AHEAD, "replay": {"phases": [REPLAY, REPLAY | {"clip_low": 0.1}]}},
