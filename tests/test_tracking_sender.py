@@ -86,7 +86,7 @@ def test_a_store_that_is_away_to_the_end_is_bounded_and_counted():
     s.put("traces", lambda run: None)
     start = time.monotonic()
     s.close("FINISHED")
-    assert time.monotonic() - start < 20  # the limit is 2
+    assert time.monotonic() - start < 2.5
     assert dict(s.lost) == {"metric points": 3, "traces": 1} and "refused" in s.reason
 
 
@@ -96,7 +96,7 @@ def test_a_silent_store_is_left_after_the_limit():
     s.points([("a", 1.0, 0, 0)])
     start = time.monotonic()
     s.close("FINISHED")
-    assert time.monotonic() - start < 20 and "did not answer in time" in s.reason
+    assert time.monotonic() - start < 2.0 and "did not answer in time" in s.reason
     hold.set()
 
 

@@ -1,6 +1,7 @@
 """The pool without HTTP: at most once, infra errors, rebuilding, queueing. The environment counts its steps."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -162,7 +163,9 @@ def test_silent_holder_loses_its_slot_but_a_running_call_pins_it() -> None:
     async def test(pool: Pool) -> None:
         lease = await pool.allocate("gone", 0.2, 1, "")
         await pool.call(lease, "r", 0, reset)
+        start = time.monotonic()
         assert (await pool.call(lease, "a", 0, act(Type("!slow")))).status == 200  # 0.3 s, longer than the lease
+        assert time.monotonic() - start < 1
         other = await pool.allocate("next", 30, 3, "")
         assert other.slot == lease.slot and other.token > lease.token
         with pytest.raises(LeaseEnded, match="expired"):
