@@ -1,25 +1,24 @@
 """The policy: a Qwen3-VL model with its processor, and the one forward that rollouts and training share.
 
 Guarantees: sampling and training see the same log-probs, because both use `pack`, `hidden` and `masked_logits` here:
-same positions, same vision features, same mask over special tokens, logits only at the positions asked for. Knows
-nothing of prompts' wording, of environments or of losses. Rows are padded on the right, so causality alone keeps
-padding out of every real token's sight.
+same positions, same vision features (`inputs`), same mask over special tokens, logits only at the positions asked for.
+Knows nothing of prompts' wording, of environments or of losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
 from guiderail.models import recompute
-from guiderail.models.attention import Grid, RowMismatch, image_runs, mrope_positions
-from guiderail.models.features import FeatureCache, Features, Frames
+from guiderail.models.attention import Grid
+from guiderail.models.features import FeatureCache, Frames
+from guiderail.models.inputs import Packed, Row, flat, lay, padded
 from guiderail.models.lean import LeanText
-from guiderail.models.packing import Block, Plan, blocks, plan
+from guiderail.models.logprobs import LogProbs, ask, read
+from guiderail.models.packing import Block, blocks
 from guiderail.models.pixels import Pixels
 from guiderail.models.rows import ChunkRow
 from guiderail.models.sizing import ImageSizing
@@ -27,41 +26,6 @@ from guiderail.params_train import Layout
 
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
 MASKED = -1e30  # finite, so that p * log p of a masked token is 0 and has a gradient of 0
-
-
-class LogProbs(NamedTuple):
-    """Per span token: log-prob, entropy of its distribution in nats (zeros unless asked for), index of its row, and
-    whether it is the likeliest token.
-    """
-
-    logp: torch.Tensor
-    entropy: torch.Tensor
-    row_index: torch.Tensor
-    greedy: torch.Tensor
-
-
-@dataclass
-class Packed:
-    """Rows ready for the language model, padded on the right; or with `layout` all in one row without padding.
-
-    embeds [B, T, D]; positions [3, B, T]; next_positions per row. layout: where each row's tokens stand, B is then 1.
-    """
-
-    embeds: torch.Tensor
-    positions: torch.Tensor
-    lengths: list[int]
-    next_positions: list[int]
-    visual_mask: torch.Tensor | None
-    deepstack: list[torch.Tensor] | None
-    layout: Plan | None = None
-
-
-class _Laid(NamedTuple):
-    """ids [T] of a row, their positions [3, T] and the position of the next token."""
-
-    ids: np.ndarray
-    positions: np.ndarray
-    following: int
 
 
 class Policy:
@@ -133,81 +97,19 @@ class Policy:
         """Size in pixels of a frame of `width` x `height` as the model sees it."""
         return self._sizing.resized(width, height)
 
-    def pack(
-        self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str = "row"
-    ) -> Packed:
-        """Embed rows of (ids, frame digests).
+    def pack(self, rows: Sequence[Row], frames: Frames, label: str = "row") -> Packed:
+        """Embed rows of (ids, frame digests), padded on the right.
 
         Raises RowMismatch naming `label` and index when image tokens and features differ.
         """
-        features, laid = self._lay(rows, frames, label)
-        lengths = [len(row.ids) for row in laid]
-        width = max(lengths)
-        ids = np.full((len(rows), width), self.stop_ids[-1], dtype=np.int64)
-        positions = np.zeros((3, len(rows), width), dtype=np.int64)
-        for i, row in enumerate(laid):
-            ids[i, : len(row.ids)], positions[:, i, : len(row.ids)] = row.ids, row.positions
-        next_positions = [row.following for row in laid]
-        token_ids = torch.from_numpy(ids).to(self.device)
-        embeds = self.model.get_input_embeddings()(token_ids)
-        visual_mask, deepstack = None, None
-        if features:
-            data = torch.cat([f.data for f in features], dim=1).to(embeds.device, embeds.dtype)
-            visual_mask = token_ids == self.image_token_id
-            embeds = embeds.masked_scatter(visual_mask[..., None], data[0])
-            deepstack = list(data[1:].unbind(0))
-        return Packed(
-            embeds, torch.from_numpy(positions).to(self.device), lengths, next_positions, visual_mask, deepstack
-        )
+        laid = lay(rows, self.features, frames, self.image_token_id, self.merge, label)
+        return padded(laid, self.model.get_input_embeddings(), self.image_token_id, self.stop_ids[-1])
 
-    def pack_flat(
-        self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str = "row"
-    ) -> Packed:
+    def pack_flat(self, rows: Sequence[Row], frames: Frames, label: str = "row") -> Packed:
         """As `pack`, all rows in one: no padding, and what rows begin with alike stands there once (`packing.plan`)."""
-        features, laid = self._lay(rows, frames, label)
+        laid = lay(rows, self.features, frames, self.image_token_id, self.merge, label)
         vocab = int(self.model.config.text_config.vocab_size)
-        first: dict[str, int] = {}  # where the cells of each frame begin among those of all frames
-        distinct: list[torch.Tensor] = []
-        size, at, sources = 0, 0, []
-        for row, (_, fs) in zip(laid, rows, strict=True):
-            source = np.full(len(row.ids), -1, dtype=np.int64)
-            cells = [np.empty(0, dtype=np.int64)]
-            for sha, f in zip(fs, features[at : at + len(fs)], strict=True):
-                if sha not in first:
-                    first[sha], size = size, size + f.cells
-                    distinct.append(f.data)
-                cells.append(first[sha] + np.arange(f.cells))
-            at += len(fs)
-            source[row.ids == self.image_token_id] = np.concatenate(cells)
-            sources.append(source)
-        keys = [np.where(s < 0, row.ids, vocab + s) for row, s in zip(laid, sources, strict=True)]
-        layout = plan(keys)
-        source = layout.flat(sources)
-        embeds = self.model.get_input_embeddings()(torch.from_numpy(layout.flat([r.ids for r in laid])).to(self.device))
-        embeds, visual_mask, deepstack = embeds[None], None, None
-        if distinct:
-            index = torch.from_numpy(source[source >= 0]).to(embeds.device)
-            data = torch.cat(distinct, dim=1).to(embeds.device, embeds.dtype).index_select(1, index)
-            visual_mask = torch.from_numpy(source >= 0).to(embeds.device)[None]
-            embeds = embeds.masked_scatter(visual_mask[..., None], data[0])
-            deepstack = list(data[1:].unbind(0))
-        positions = torch.from_numpy(layout.flat([r.positions for r in laid]))[:, None].to(embeds.device)
-        following = [r.following for r in laid]
-        return Packed(embeds, positions, [layout.tokens], following, visual_mask, deepstack, layout)
-
-    def _lay(
-        self, rows: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[str]]], frames: Frames, label: str
-    ) -> tuple[list[Features], list[_Laid]]:
-        """Features of all frames in order, and the rows' ids with their positions."""
-        features = self.features.get([s for _, fs in rows for s in fs], frames)
-        laid, at = [], 0
-        for i, (ids, fs) in enumerate(rows):
-            array = np.asarray(ids, dtype=np.int64)
-            grids = [f.grid for f in features[at : at + len(fs)]]
-            at += len(fs)
-            name = f"{label} {i} (frames {[s[:8] for s in fs]})"
-            laid.append(_Laid(array, *mrope_positions(array, self.image_token_id, grids, self.merge, name)))
-        return features, laid
+        return flat(laid, self.model.get_input_embeddings(), self.image_token_id, vocab)
 
     def text(self) -> LeanText | None:
         """The lean forward over the weights as they stand, or None when the library's must be used."""
@@ -275,43 +177,12 @@ class Policy:
         RowMismatch for a row whose image tokens do not match its frames, ValueError for an empty or leading span.
         """
         with torch.set_grad_enabled(grad):
-            inputs, at, targets, scale, row_index = [], [], [], [], []
-            for i, row in enumerate(rows):
-                if not row.spans or min(s for s, _ in row.spans) < 1 or max(e for _, e in row.spans) > len(row.ids):
-                    raise ValueError(f"row {i}: spans {row.spans} do not lie in [1, {len(row.ids)}]; rebuild the row")
-                inputs.append(_until_last_span(row, self.image_token_id, f"row {i}"))
-                span_at = np.concatenate([np.arange(s, e) for s, e in row.spans])
-                at.append(span_at - 1)
-                targets.append(row.ids[span_at])
-                scale.append(
-                    np.full(len(span_at), (row.temperature if temperature is None else temperature) or 1.0, np.float32)
-                )
-                row_index.append(np.full(len(span_at), i))
-            packed = (self.pack if layout == "padded" else self.pack_flat)(inputs, frames)
-            index = torch.from_numpy(np.concatenate(row_index)).to(self.device)
-            if packed.layout is not None:
-                at = [places[tokens] for places, tokens in zip(packed.layout.places, at, strict=True)]
-            where = torch.from_numpy(np.concatenate(at)).to(self.device)
+            asked = ask(rows, self.image_token_id, temperature)
+            packed = (self.pack if layout == "padded" else self.pack_flat)(asked.inputs, frames)
+            index = torch.from_numpy(asked.row_index).to(self.device)
+            where = torch.from_numpy(asked.places(packed.layout)).to(self.device)
             hidden = self.hidden(packed)
             hidden = hidden[index, where] if packed.layout is None else hidden[0].index_select(0, where)
             logits = self.masked_logits(hidden)
-            logits = logits / torch.from_numpy(np.concatenate(scale)).to(logits.device)[:, None]
-            lse = torch.logsumexp(logits, dim=-1)
-            target = torch.from_numpy(np.concatenate(targets)).to(logits.device)
-            logp = logits.gather(1, target[:, None]).squeeze(1) - lse
-            greedy = logits.detach().argmax(-1) == target
-            if not entropy:
-                return LogProbs(logp, torch.zeros_like(logp), index, greedy)
-            ent = lse - (torch.softmax(logits, dim=-1) * logits).sum(-1)  # H = lse - sum p * logit
-            return LogProbs(logp, ent, index, greedy)
-
-
-def _until_last_span(row: ChunkRow, image_token: int, label: str) -> tuple[np.ndarray, Sequence[str]]:
-    """The tokens that predict the row's spans, with their frames: nothing after the last span is run."""
-    runs = image_runs(row.ids, image_token)
-    if len(runs) != len(row.frames):
-        raise RowMismatch(
-            f"{label}: {len(runs)} image token runs in the ids, {len(row.frames)} frames listed; rebuild the row"
-        )
-    end = max(e for _, e in row.spans) - 1
-    return row.ids[:end], row.frames[: sum(e <= end for _, e in runs)]
+            logits = logits / torch.from_numpy(asked.scale).to(logits.device)[:, None]
+            return read(logits, torch.from_numpy(asked.targets).to(logits.device), index, entropy)

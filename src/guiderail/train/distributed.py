@@ -25,7 +25,8 @@ from torch.distributed.tensor import DTensor
 from guiderail import params_train as p
 from guiderail.checkpoints.sharded import load_sharded, save_sharded
 from guiderail.models.features import Frames
-from guiderail.models.policy import LogProbs, Policy
+from guiderail.models.logprobs import LogProbs
+from guiderail.models.policy import Policy
 from guiderail.models.rows import ChunkRow
 from guiderail.train.batch import microbatches
 from guiderail.train.optim import STATE, Learner

@@ -15,7 +15,8 @@ import torch
 
 from guiderail.models.attention import SlotCache
 from guiderail.models.features import Frames
-from guiderail.models.policy import Packed, Policy
+from guiderail.models.inputs import Packed
+from guiderail.models.policy import Policy
 from guiderail.models.rows import Prompt
 from guiderail.rollout.types import Completion, SamplingParams
 
