@@ -137,7 +137,7 @@ def _osworld_options(p: argparse.ArgumentParser) -> None:
 
 
 def _osworld(args: argparse.Namespace) -> None:
-    from guiderail.tasks.osworld import load_folder
+    from guiderail.tasks.osworld_files import load_folder
     from guiderail.tasks.osworld_needs import needs, report
 
     tasks = load_folder(args.folder)

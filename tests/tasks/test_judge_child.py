@@ -8,7 +8,7 @@ from guests import FakeGuest
 from guiderail.tasks.assets import AssetCache
 from guiderail.tasks.guest import Executed
 from guiderail.tasks.judges.judge import JudgeError, Limits, combine, judge
-from guiderail.tasks.osworld import parse_task
+from guiderail.tasks.osworld_parse import parse_task
 from guiderail.tasks.osworld_setup import Place, SetupError, run_steps
 
 FILE = "/home/user/a.txt"

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from guiderail.tasks.judges.registry import METRICS, missing
-from guiderail.tasks.osworld import TaskFileError, load_folder, load_lists, load_task, parse_task
+from guiderail.tasks.osworld import TaskFileError
+from guiderail.tasks.osworld_files import load_folder, load_lists, load_task
 from guiderail.tasks.osworld_needs import needs, report
+from guiderail.tasks.osworld_parse import parse_task
 from guiderail.tasks.osworld_words import FUNCS
 
 DATA = Path(os.environ.get("GUIDERAIL_OSWORLD", "nowhere"))

@@ -20,7 +20,8 @@ from guiderail.params import ParamError
 from guiderail.tasks.experts.scene import Decision, Facts, Scene
 from guiderail.tasks.instances import derive
 from guiderail.tasks.judges.registry import missing
-from guiderail.tasks.osworld import OsworldTask, load_folder
+from guiderail.tasks.osworld import OsworldTask
+from guiderail.tasks.osworld_files import load_folder
 from guiderail.tasks.template import Template
 
 VARIABLE = "GUIDERAIL_OSWORLD"

@@ -20,7 +20,8 @@ from typing import Any
 
 from guiderail.tasks.desktop.office_files import document, workbook
 from guiderail.tasks.instances import derive, namespace_of
-from guiderail.tasks.osworld import OsworldTask, TaskFileError, parse_task
+from guiderail.tasks.osworld import OsworldTask, TaskFileError
+from guiderail.tasks.osworld_parse import parse_task
 from guiderail.tasks.template import Template
 
 Json = dict[str, Any]
