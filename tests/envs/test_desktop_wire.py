@@ -16,7 +16,8 @@ from guiderail.actions.types import Click, Drag, Key, LongPress, Move, Nav, Scro
 from guiderail.envs import stock
 from guiderail.envs.accessibility import elements
 from guiderail.envs.desktop_tasks import Said, blank, find
-from guiderail.envs.machine import Machine, Refusal
+from guiderail.envs.machine import Machine
+from guiderail.envs.machine_wire import Refusal
 from guiderail.envs.types import InfraError
 from guiderail.tasks.types import TaskSpec
 

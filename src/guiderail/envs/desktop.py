@@ -19,7 +19,8 @@ from typing import Any
 from guiderail.actions.types import Action, Finish, Nav
 from guiderail.envs.accessibility import elements
 from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, Watched, find
-from guiderail.envs.machine import Machine, Refusal, Seen
+from guiderail.envs.machine import Machine, Seen
+from guiderail.envs.machine_wire import Refusal
 from guiderail.envs.types import InfraError, Observation, StepResult
 from guiderail.tasks.types import TaskSpec
 

@@ -1,9 +1,9 @@
 """A desktop machine at the other end of OSWorld's VM-side HTTP protocol: our in-VM server, or a stock OSWorld image.
 
 Guarantees: an action is sent once and as a typed action (`/act`), or, to a stock server, as the constant call that
-`stock` renders; no call waits longer than its limit. What keeps an answer away is an InfraError; what the machine says
-it did not do is a `Refusal` (a missing file: FileNotFoundError; an action that means nothing there: ValueError).
-Commands go to `/setup/execute`, so a strict server runs them for who prepares and judges, never for the agent.
+`stock` renders; no call waits longer than its limit, and any may raise what `machine_wire` makes of a missing or
+refusing answer. Commands go to `/setup/execute`, so a strict server runs them for who prepares and judges, never for
+the agent.
 """
 
 from __future__ import annotations
@@ -16,46 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
 from guiderail.actions.types import Action, Answer, Finish, Open, Wait
 from guiderail.actions.wire import action_to_json
-from guiderail.envs import stock
+from guiderail.envs import machine_tree, stock
+from guiderail.envs.machine_wire import Refusal, Wire
 from guiderail.envs.types import InfraError
-from guiderail.errors import Explained
 
 CALL_S, LONG_S = 20.0, 130.0
 STOCK_QUIET_S, STOCK_LIMIT_S = 0.5, 5.0
-TREE = """
-import hashlib, json, os, stat, sys
-out = {}
-for top, folders, names in os.walk(sys.argv[1]):
-    for name in folders + names:
-        path = os.path.join(top, name)
-        try:
-            s = os.lstat(path)
-            kind = "folder" if stat.S_ISDIR(s.st_mode) else "link" if stat.S_ISLNK(s.st_mode) else "file"
-            digest = os.readlink(path) if kind == "link" else ""
-            if kind == "file" and stat.S_ISREG(s.st_mode) and s.st_size <= 64 << 20:
-                with open(path, "rb") as f:
-                    digest = hashlib.sha256(f.read()).hexdigest()
-        except OSError:
-            continue
-        shown = os.fsencode(os.path.relpath(path, sys.argv[1])).decode(errors="backslashreplace")
-        digest = os.fsencode(digest).decode(errors="backslashreplace")
-        out[shown] = [kind, s.st_size if kind == "file" else 0, digest]
-        if len(out) >= 20000:
-            break
-json.dump(out, sys.stdout)
-"""
-
-
-class Refusal(Explained, RuntimeError):
-    """The machine answered that it did not do it. `status`: of HTTP; `kind`: our server's word for the reason."""
-
-    def __init__(self, message: str, status: int, kind: str = "") -> None:
-        super().__init__(message)
-        self.status, self.kind = status, kind
 
 
 @dataclass(frozen=True)
@@ -65,15 +33,6 @@ class Ran:
     status: int
     output: str
     error: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What stands at a path: "file", "folder" or "link"; bytes of a file; sha256 (of a link: where it leads)."""
-
-    kind: str
-    size: int
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -92,40 +51,33 @@ class Machine:
     ) -> None:
         """`url`: http://host:port of the server; `uds`: its unix socket instead; `token`: of our own server; `name`:
         whose machine it must be (our own server refuses calls for another's)."""
-        self.url, self.where, self.call_timeout_s = url, uds or url, call_timeout_s
+        self._wire = Wire(url, uds=uds, token=token, name=name)
+        self.url, self.where, self.call_timeout_s = url, self._wire.where, call_timeout_s
         self.fence = 0  # token of the lease that acts; our server refuses older ones
-        self.ours = False
         self.resets = False  # whether it can make its desktop anew in place
         self.home = "/home/user"
         self.size = (0, 0)
         self.about: dict[str, Any] = {}
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers |= {"X-Guiderail-Machine": name} if name else {}
-        transport = httpx.AsyncHTTPTransport(uds=uds) if uds else None
-        self._http = httpx.AsyncClient(
-            base_url=url or "http://slot", transport=transport, headers=headers, trust_env=False
-        )
+
+    @property
+    def ours(self) -> bool:
+        """Whether our own server is there; known after `hello`."""
+        return self._wire.ours
 
     async def hello(self) -> None:
         """Learn what is there. Raises InfraError, Refusal (the token is wrong)."""
-        reply = await self._send("GET", "/guiderail", CALL_S, refuse=False)
-        if reply.status_code == 401:
-            raise Refusal(f"{self.where}: {_message(reply)}", 401, "unauthorized")
-        if _kind(reply) == "not_yours":
-            raise self._refusal("/guiderail", reply)
-        told = reply.json() if reply.status_code == 200 and _is_json(reply) else {}
-        self.ours = isinstance(told, dict) and told.get("server") == "guiderail"
+        told = await self._wire.greet(CALL_S)
         if self.ours:
             self.about, self.home, self.size = told, told["home"], tuple(told["size"])
             self.resets = bool(told.get("resets", False))
             return
-        size = (await self._send("POST", "/screen_size", CALL_S)).json()
+        size = (await self._wire.send("POST", "/screen_size", CALL_S)).json()
         self.size = int(size["width"]), int(size["height"])
-        self.home = posixpath.dirname((await self._send("POST", "/desktop_path", CALL_S)).json()["desktop_path"])
+        self.home = posixpath.dirname((await self._wire.send("POST", "/desktop_path", CALL_S)).json()["desktop_path"])
 
     async def close(self) -> None:
         """Drop the connection; the machine stays."""
-        await self._http.aclose()
+        await self._wire.close()
 
     # -- the screen ---------------------------------------------------------------------------------------------------
     async def act(self, action: Action) -> Seen:
@@ -154,11 +106,11 @@ class Machine:
         """The screen; with `settle` once it has settled. Raises InfraError."""
         if self.ours:
             return await self._picture("/look", {"settle": settle}, self.call_timeout_s)
-        png = (await self._send("GET", "/screenshot", self.call_timeout_s)).content
+        png = (await self._wire.send("GET", "/screenshot", self.call_timeout_s)).content
         began = since = time.monotonic()
         while settle and time.monotonic() - since < STOCK_QUIET_S and time.monotonic() - began < STOCK_LIMIT_S:
             await asyncio.sleep(0.1)
-            now = (await self._send("GET", "/screenshot", self.call_timeout_s)).content
+            now = (await self._wire.send("GET", "/screenshot", self.call_timeout_s)).content
             if now != png:
                 png, since = now, time.monotonic()
         return Seen(png, {"settle_ms": round(1000 * (time.monotonic() - began), 1)})
@@ -173,7 +125,7 @@ class Machine:
         return {"fence": self.fence} if self.fence else {}
 
     async def _picture(self, path: str, body: dict[str, Any], timeout: float) -> Seen:
-        reply = await self._send("POST", path, timeout, json=body)
+        reply = await self._wire.send("POST", path, timeout, json=body)
         if not reply.content.startswith(b"\x89PNG"):
             raise InfraError(f"{self.where}{path}: no picture came back", "crash")
         return Seen(reply.content, json.loads(reply.headers.get("x-guiderail", "{}")))
@@ -181,25 +133,25 @@ class Machine:
     # -- files --------------------------------------------------------------------------------------------------------
     async def read(self, path: str) -> bytes:
         """Bytes of a file. Raises FileNotFoundError, Refusal, InfraError."""
-        return (await self._send("POST", "/file", LONG_S, data={"file_path": path})).content
+        return (await self._wire.send("POST", "/file", LONG_S, data={"file_path": path})).content
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a whole file; its folders are made. Raises Refusal, InfraError."""
         sent = {"file_data": (posixpath.basename(path), data)}
-        await self._send("POST", "/setup/upload", LONG_S, data={"file_path": path}, files=sent)
+        await self._wire.send("POST", "/setup/upload", LONG_S, data={"file_path": path}, files=sent)
 
     async def list_directory(self, path: str) -> dict[str, Any]:
         """OSWorld's tree {"type", "name", "children"}. Raises FileNotFoundError, Refusal, InfraError."""
-        reply = await self._send("POST", "/list_directory", LONG_S, json={"path": path})
+        reply = await self._wire.send("POST", "/list_directory", LONG_S, json={"path": path})
         tree: dict[str, Any] = reply.json()["directory_tree"]
         return tree
 
-    async def tree(self, path: str = "") -> dict[str, Entry]:
+    async def tree(self, path: str = "") -> dict[str, machine_tree.Entry]:
         """All that is below `path` (default: the home), by its path from there; what was changed is two of these."""
-        ran = await self.execute(["python3", "-I", "-S", "-c", TREE, path or self.home])
+        ran = await self.execute(machine_tree.command(path or self.home))
         if ran.status:
             raise Refusal(f"{self.where}: {path or self.home} cannot be listed: {ran.error.strip()[-300:]}", 500)
-        return {name: Entry(*row) for name, row in json.loads(ran.output).items()}
+        return machine_tree.entries(ran.output)
 
     # -- programs -----------------------------------------------------------------------------------------------------
     async def execute(self, command: Sequence[str] | str, *, shell: bool = False, timeout_s: float = 120.0) -> Ran:
@@ -209,102 +161,56 @@ class Machine:
     async def _execute(self, path: str, command: Sequence[str] | str, shell: bool, timeout_s: float) -> Ran:
         words = command if isinstance(command, str) else list(command)
         body = {"command": words, "shell": shell, "timeout": timeout_s}
-        told = (await self._send("POST", path, timeout_s + 10.0, json=body)).json()
+        told = (await self._wire.send("POST", path, timeout_s + 10.0, json=body)).json()
         return Ran(int(told.get("returncode", 0)), str(told.get("output", "")), str(told.get("error", "")))
 
     async def launch(self, command: Sequence[str] | str, *, shell: bool = False) -> None:
         """Start a program that goes on. Raises Refusal, InfraError."""
         words = command if isinstance(command, str) else list(command)
-        await self._send("POST", "/setup/launch", CALL_S, json={"command": words, "shell": shell})
+        await self._wire.send("POST", "/setup/launch", CALL_S, json={"command": words, "shell": shell})
 
     async def open_file(self, path: str) -> None:
         """Open a file with its program; returns when its window is there. Raises FileNotFoundError, Refusal."""
-        await self._send("POST", "/setup/open_file", LONG_S, json={"path": path})
+        await self._wire.send("POST", "/setup/open_file", LONG_S, json={"path": path})
 
     async def activate(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Raise a window by its title (or class). Raises Refusal when there is none (our server only)."""
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        await self._send("POST", "/setup/activate_window", CALL_S, json=body)
+        await self._wire.send("POST", "/setup/activate_window", CALL_S, json=body)
 
     async def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Close a window by its title (or class). Raises Refusal when there is none (our server only)."""
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        await self._send("POST", "/setup/close_window", CALL_S, json=body)
+        await self._wire.send("POST", "/setup/close_window", CALL_S, json=body)
 
     async def change_wallpaper(self, path: str) -> None:
         """Raises Refusal."""
-        await self._send("POST", "/setup/change_wallpaper", CALL_S, json={"path": path})
+        await self._wire.send("POST", "/setup/change_wallpaper", CALL_S, json={"path": path})
 
     async def windows(self) -> list[dict[str, Any]]:
         """Windows, oldest first: id, title, app (class), box (x, y, width, height), kind, active, pid."""
         if self.ours:
-            found: list[dict[str, Any]] = (await self._send("GET", "/windows", CALL_S)).json()["windows"]
+            found: list[dict[str, Any]] = (await self._wire.send("GET", "/windows", CALL_S)).json()["windows"]
             return found
         return stock.windows((await self.execute(["wmctrl", "-lGpx"])).output)
 
     async def accessibility(self) -> str:
         """The accessibility tree: XML with one element per accessible (OSWorld's names and namespaces)."""
-        return str((await self._send("GET", "/accessibility", LONG_S)).json()["AT"])
+        return str((await self._wire.send("GET", "/accessibility", LONG_S)).json()["AT"])
 
     async def terminal(self) -> str:
         """Text of the terminal that is shown."""
-        return str((await self._send("GET", "/terminal", LONG_S)).json()["output"] or "")
+        return str((await self._wire.send("GET", "/terminal", LONG_S)).json()["output"] or "")
 
     async def wallpaper(self) -> bytes:
         """The wallpaper's file. Raises FileNotFoundError for a plain colour (our server)."""
-        return (await self._send("POST", "/wallpaper", LONG_S)).content
+        return (await self._wire.send("POST", "/wallpaper", LONG_S)).content
 
     async def window_size(self, app_class: str) -> tuple[int, int]:
         """Width and height of the window of that class. Raises Refusal."""
-        told = (await self._send("POST", "/window_size", CALL_S, data={"app_class_name": app_class})).json()
+        told = (await self._wire.send("POST", "/window_size", CALL_S, data={"app_class_name": app_class})).json()
         return int(told["width"]), int(told["height"])
 
     async def platform(self) -> str:
         """Linux, Windows or Darwin."""
-        return (await self._send("GET", "/platform", CALL_S)).text.strip()
-
-    # -- the wire -----------------------------------------------------------------------------------------------------
-    async def _send(
-        self, method: str, path: str, timeout: float, *, refuse: bool = True, **body: Any
-    ) -> httpx.Response:
-        """One request, one answer; nothing is sent twice."""
-        try:
-            reply = await self._http.request(method, path, timeout=httpx.Timeout(timeout, connect=5.0), **body)
-        except httpx.TimeoutException as e:
-            raise InfraError(f"{self.where}{path}: no answer within {timeout:g} s", "timeout") from e
-        except httpx.HTTPError as e:
-            raise InfraError(f"{self.where}{path}: {type(e).__name__}: {e}", "crash") from e
-        if refuse and reply.status_code >= 400:
-            raise self._refusal(path, reply)
-        return reply
-
-    def _refusal(self, path: str, reply: httpx.Response) -> Exception:
-        said, kind = _message(reply), _kind(reply)
-        text = f"{self.where}{path}: {said}"
-        if kind == "invalid_action":
-            return ValueError(said)
-        if kind in ("desktop", "fault", "not_yours"):
-            return InfraError(text, "crash")
-        if kind in ("no_file", "no_folder") or (not self.ours and reply.status_code == 404 and path == "/file"):
-            return FileNotFoundError(text)
-        return Refusal(text, reply.status_code, kind)
-
-
-def _is_json(reply: httpx.Response) -> bool:
-    return "json" in reply.headers.get("content-type", "")
-
-
-def _told(reply: httpx.Response) -> dict[str, Any]:
-    try:
-        found = reply.json() if _is_json(reply) else {}
-    except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
-def _message(reply: httpx.Response) -> str:
-    return str(_told(reply).get("message") or reply.text[:300] or f"HTTP {reply.status_code}")
-
-
-def _kind(reply: httpx.Response) -> str:
-    return str(_told(reply).get("kind", ""))
+        return (await self._wire.send("GET", "/platform", CALL_S)).text.strip()

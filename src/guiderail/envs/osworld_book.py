@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from guiderail.envs.desktop_tasks import Said
-from guiderail.envs.machine import Machine, Refusal
+from guiderail.envs.machine import Machine
+from guiderail.envs.machine_wire import Refusal
 from guiderail.envs.types import InfraError, JudgeError
 from guiderail.tasks import osworld_suite, side_effects
 from guiderail.tasks.assets import AssetCache

@@ -16,7 +16,8 @@ from PIL import Image
 from guiderail.actions.types import Answer, Click, Finish, Key, Nav, Open, Type
 from guiderail.envs.accessibility import elements
 from guiderail.envs.desktop import DesktopEnv
-from guiderail.envs.machine import Machine, Refusal
+from guiderail.envs.machine import Machine
+from guiderail.envs.machine_wire import Refusal
 from guiderail.envs.types import InfraError
 from guiderail.pool.vm.http import UnixServer, handler_of
 from guiderail.pool.vm.journal import Journal

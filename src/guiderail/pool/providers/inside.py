@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from guiderail.envs.desktop import DesktopEnv
-from guiderail.envs.machine import Machine, Refusal
+from guiderail.envs.machine import Machine
+from guiderail.envs.machine_wire import Refusal
 from guiderail.envs.types import Env, InfraError
 from guiderail.pool.providers.base import Vm
 from guiderail.pool.providers.probe import ping
