@@ -13,8 +13,18 @@ from hypothesis import settings
 
 from tinyvlm import NumberedFrames, make_model, make_processor, prompt_ids
 
+# Files whose tests take a minute or more begin first, so that at the end no worker waits for another.
+SLOW = ("test_engines.py", "test_engines_killed.py", "test_engines_alone.py", "test_status.py", "test_profiles.py",
+        "test_bounded_memory.py", "test_distributed.py", "test_rl.py")  # fmt: skip
+
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`SLOW` files first, in that order; the others as they are."""
+    rank = {name: i for i, name in enumerate(SLOW)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(SLOW)))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,18 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 # From the ground up; rooms of one floor may use each other, modules of any floor those below.
 FLOORS = [
-    {"errors", "seeds", "yaml_file", "service_guard", "curves", "plugins", "param_errors", "param_section", "__init__"},
+    {
+        "errors",
+        "seeds",
+        "yaml_file",
+        "service_guard",
+        "curves",
+        "plugins",
+        "param_errors",
+        "param_section",
+        "progress",
+        "__init__",
+    },
     {
         "actions",
         "algorithms",

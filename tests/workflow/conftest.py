@@ -16,6 +16,11 @@ import yaml
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 STAGES = ["provision", "demos", "sft", "prm", "rl", "merge", "evaluate", "report"]
+# jobs of a project of one seed
+FROM_RL = ["evaluate@grpo-0-miniwob", "evaluate@grpo_kl-0-miniwob", "merge@grpo-0", "merge@grpo_kl-0", "report"]
+FROM_RL += ["rl@grpo-0", "rl@grpo_kl-0"]
+PRM = ["prm@grpo-0", "prm@grpo_kl-0"]
+ALL = sorted([*FROM_RL, *PRM, "provision", "demos", "sft@0"])
 
 
 class Project:
@@ -130,6 +135,14 @@ def make_project(path: Path, log: Path, git: bool = True) -> Project:
 def project(tmp_path: Path) -> Project:
     """A fresh project; what a test leaves running in it is ended."""
     return make_project(tmp_path / "project", tmp_path / "ran.txt")
+
+
+@pytest.fixture
+def small(project: Project) -> Project:
+    """One seed: twelve jobs."""
+    project.set("sweep.seed", [0])
+    project.commit("one seed")
+    return project
 
 
 def kill_session(process: subprocess.Popen[bytes], sign: int = signal.SIGKILL) -> None:

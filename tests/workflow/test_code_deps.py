@@ -28,6 +28,7 @@ PLUMBING = {
     "guiderail.errors",
     "guiderail.param_errors",
     "guiderail.plugins",
+    "guiderail.progress",
     "guiderail.services",
     "guiderail.service_guard",
     "guiderail.tracking",

@@ -1,30 +1,13 @@
 """The two engines agree: the same jobs, and each accepts the other's work. Both are run for real, on dummy stages."""
 
 import json
-import os
-import signal
-import time
 
-import psutil
 import pytest
 
-from conftest import ROOT, Project, jobs_of, kill_session, make_project
+from conftest import ALL, FROM_RL, Project, jobs_of
 from guiderail.workflow.spec import Spec
 
 pytestmark = pytest.mark.timeout(3000)
-
-FROM_RL = ["evaluate@grpo-0-miniwob", "evaluate@grpo_kl-0-miniwob", "merge@grpo-0", "merge@grpo_kl-0", "report"]
-FROM_RL += ["rl@grpo-0", "rl@grpo_kl-0"]
-PRM = ["prm@grpo-0", "prm@grpo_kl-0"]
-ALL = sorted([*FROM_RL, *PRM, "provision", "demos", "sft@0"])
-
-
-@pytest.fixture
-def small(project: Project) -> Project:
-    """One seed: twelve jobs."""
-    project.set("sweep.seed", [0])
-    project.commit("one seed")
-    return project
 
 
 def test_parity(project):
@@ -123,95 +106,3 @@ def test_battery(small, tmp_path):
     clone = Project(tmp_path / "clone", tmp_path / "ran2.txt")
     clone.dvc("pull", "-q")
     clone.agree()
-
-
-def test_failure_and_kill(small):
-    """A stage fails under one engine, the engine is killed -9 later: the other does only the rest."""
-    p = small
-    p.snakemake("--cores", "2", "-k", "--retries", "0", check=False, DUMMY_FAIL="rl@grpo_kl-0")
-    done = [a for a in ALL if ("grpo_kl" not in a or a in PRM) and a != "report"]
-    assert sorted(set(p.ran()) - {"rl@grpo_kl-0"}) == done
-
-    running = p.popen("snakemake", "--cores", "2", DUMMY_SLEEP="4")
-    deadline = time.monotonic() + 120
-    while "rl@grpo_kl-0" not in p.log.read_text():
-        assert time.monotonic() < deadline and running.poll() is None
-        time.sleep(0.1)
-    kill_session(running, signal.SIGKILL)
-    running.wait()
-    end = time.monotonic() + 20  # nothing of it goes on
-    while left := [q for q in psutil.process_iter(["cmdline"]) if _works_on(q, p)]:
-        assert time.monotonic() < end, [q.info["cmdline"] for q in left]
-        time.sleep(0.2)
-    assert not (p.path / "results/rl/grpo_kl/seed0").exists()
-    p.ran()
-    p.snakemake("--unlock")
-    p.dvc("repro")
-    assert p.ran() == [a for a in ALL if ("grpo_kl" in a and a not in PRM) or a == "report"]
-    p.agree()
-    leftovers = [f for f in (p.path / "results").rglob(".*") if f.name.endswith((".partial", ".old"))]
-    assert leftovers == []
-    assert not (p.path / ".work").exists() or not any((p.path / ".work").rglob("lock"))
-
-
-def _works_on(process, project):
-    """A stage, DVC or job process with its working directory in the project."""
-    try:
-        return process.cwd() == str(project.path) and process.pid != os.getpid()
-    except psutil.Error:
-        return False
-
-
-def test_without_git_and_without_dvc_lock(tmp_path):
-    """No git: the setup command sets core.no_scm, and both engines work."""
-    p = make_project(tmp_path / "plain", tmp_path / "ran.txt", git=False)
-    p.set("sweep.recipe", ["grpo"])
-    p.set("sweep.seed", [0])
-    p.run("guiderail", "setup", "--no-browser", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
-    p.dvc("repro")
-    assert len(p.ran()) == 8
-    p.agree()
-
-
-def test_snakemake_refuses_before_any_work(small):
-    p = small
-    for key, value, words in [
-        ("rl.group_size", 1, "rl.group_size = 1: must be at least 2"),
-        ("model.path", "nowhere", "model.path = 'nowhere': does not exist"),
-        ("provision.suite", "minwob", "Did you mean miniwob?"),
-    ]:
-        before = (p.path / "params.yaml").read_text()
-        p.set(key, value)
-        out = p.snakemake("--cores", "1", check=False)
-        assert words in out
-        assert "Traceback" not in out
-        (p.path / "params.yaml").write_text(before)
-    out = p.snakemake("-n", "--config", "report={title: other}", check=False)
-    assert "--config does not reach the stages" in out
-    assert p.ran() == []
-
-
-def test_lint_format_report_and_slurm(small):
-    """What only Snakemake has: lint, format, the offline report with captions, the cluster profile."""
-    p = small
-    assert "good condition" in p.snakemake("--lint")
-    p.run("snakefmt", "--check", "Snakefile", "workflow")
-    plan = p.snakemake("-n", "--profile", "profiles/slurm", "--workflow-profile", "none")
-    assert "total" in plan
-    p.set("sweep.recipe", ["grpo"])
-    p.snakemake("--cores", "2")
-    p.snakemake("--report", "report.html")
-    html = (p.path / "report.html").read_text()
-    assert "success.svg" in html
-    assert "Tables, curves and film strips over the whole sweep" in html
-    assert "https://cdn" not in html
-
-
-def test_slurm_profile_is_not_held_to_one_gpu(monkeypatch):
-    """The profile beside the Snakefile is merged last; `--workflow-profile none` leaves it out."""
-    from snakemake.cli import parse_args
-
-    monkeypatch.chdir(ROOT)
-    _, args = parse_args(["--profile", "profiles/slurm", "--workflow-profile", "none"])
-    assert args.executor == "slurm"
-    assert args.resources["gpu"].value > 1

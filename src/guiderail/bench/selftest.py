@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from guiderail.errors import Explained
+from guiderail.progress import progress
 
 SUITES = ("desktop", "desktop_office")
 
@@ -29,9 +30,6 @@ def command_options(p: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Try them. Raises ParamError, Misconfigured, Unsound."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from guiderail.bench.desktop_check import Checked, check_all
     from guiderail.params import ParamError
     from guiderail.pool.vm.packages import lacks_office
@@ -50,14 +48,15 @@ def run(a: argparse.Namespace) -> None:
         raise ParamError("--slots must be 1 or more, --sample 0 or more.")
     names = a.templates or list(known)
     tasks = [t for name in names for t in every(a.suite, name, a.sample or None)]
-    columns = (TextColumn("self-tests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        running = bar.add_task("", total=len(tasks))
+    unsound = 0
+    with progress("self-tests", len(tasks)) as bar:
 
         def done(checked: Checked) -> None:
-            bar.advance(running)
+            nonlocal unsound
             if not checked.ok:
-                bar.console.print(str(checked), highlight=False, markup=False, soft_wrap=True)
+                unsound += 1
+                print(checked, file=sys.stderr, flush=True)
+            bar.update(unsound=str(unsound))
 
         found = asyncio.run(check_all(tasks, a.slots, done))
     print(f"{'template':<20} {'instances':>9} {'sound':>6}")

@@ -27,12 +27,13 @@ from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import Example, PromptBuilder
 from guiderail.pool.local import env_pool
+from guiderail.progress import Progress
 from guiderail.provenance import tree_digest
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.rollout.types import Episode
 from guiderail.stages import evaluate_recorded, paths, promotion
-from guiderail.stages.context import Progress, StageContext
+from guiderail.stages.context import StageContext
 from guiderail.tasks import splits
 from guiderail.tasks.types import TaskSpec
 

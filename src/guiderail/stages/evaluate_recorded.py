@@ -25,9 +25,10 @@ from guiderail.bench.protocols import PROTOCOLS, Protocol
 from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import PromptBuilder
+from guiderail.progress import Progress
 from guiderail.rollout.engines.hf import HfEngine
 from guiderail.stages import paths
-from guiderail.stages.context import Progress, StageContext
+from guiderail.stages.context import StageContext
 
 CODE = ("actions", "bench", "models", "rewards", "rollout", "tasks")
 WORKERS = 32

@@ -13,10 +13,11 @@ from guiderail.models.frames import FrameStore
 from guiderail.models.loading import load_policy
 from guiderail.models.prompts import PromptBuilder
 from guiderail.pool.local import env_pool
+from guiderail.progress import Progress
 from guiderail.rewards.progress import ProgressJudge
 from guiderail.rollout.collector import collect
 from guiderail.rollout.engines.hf import HfEngine
-from guiderail.stages.context import Progress, StageContext
+from guiderail.stages.context import StageContext
 from guiderail.tasks.splits import Manifest
 from guiderail.train import prm_data
 from guiderail.train.prm_data import SCRIPTED, Collected
