@@ -111,6 +111,23 @@ def test_pairs_only_what_was_measured_twice() -> None:
     assert (got.mean, got.n) == (1.0, 1)
 
 
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("over", ["instances", "templates"])
+def test_the_other_way_round_is_the_exact_mirror(over: str, tie: bool) -> None:
+    rng = np.random.default_rng(5)
+    for draw in range(12):
+        tasks = [f"t{i}" for i in range(30)]
+        template = {t: "abc"[i % 3] for i, t in enumerate(tasks)}
+        one = [{t: float(rng.random() < 0.5) for t in tasks[k:]} for k in range(2)]
+        other = [{t: float(rng.random() < 0.4) for t in tasks} for _ in range(2)]
+        if tie:  # as many won as lost: the mean says nothing about which to draw
+            one, other = [dict.fromkeys(tasks, 0.0)], [{t: (1.0, -1.0, 0.0)[(i + draw) % 3] for i, t in enumerate(tasks)}]
+            other[0] |= {tasks[0]: other[0][tasks[3]] if draw % 2 else other[0][tasks[0]]}
+        there = paired_difference(one, other, template, over=over, draws=200)  # type: ignore[arg-type]
+        back = paired_difference(other, one, template, over=over, draws=200)  # type: ignore[arg-type]
+        assert (back.mean, back.lo, back.hi, back.n) == (-there.mean, -there.hi, -there.lo, there.n)  # type: ignore[operator]
+
+
 def test_unpaired_runs_are_refused() -> None:
     with pytest.raises(ValueError, match="pair them by training seed"):
         paired_difference([{"a": 0.0}], [], {"a": "t"})

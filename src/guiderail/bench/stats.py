@@ -42,6 +42,11 @@ class Interval:
         out: dict[str, Any] = {"mean": self.mean, "lo": self.lo, "hi": self.hi, "n": self.n}
         return {**out, "reason": self.reason} if self.reason else out
 
+    def mirrored(self) -> Interval:
+        """The interval of the same data with the sign turned."""
+        mean, lo, hi = (None if x is None else 0.0 - x for x in (self.mean, self.hi, self.lo))
+        return Interval(mean, lo, hi, self.n, self.reason)
+
     def excludes_zero(self) -> bool:
         """Whether the interval lies wholly on one side of zero."""
         return self.lo is not None and self.hi is not None and (self.lo > 0 or self.hi < 0)
@@ -231,7 +236,8 @@ def paired_difference(
 ) -> Interval:  # fmt: skip
     """Mean of after - before over the instances measured in both, per training seed (same length, same order).
 
-    Pairing removes the spread that both checkpoints share (an instance hard for one is hard for the other).
+    Pairing removes the spread that both checkpoints share (an instance hard for one is hard for the other). The
+    difference the other way round has exactly the mirrored interval: of the two, that with the larger mean is drawn.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} runs before, {len(after)} after: pair them by training seed")
@@ -239,6 +245,18 @@ def paired_difference(
     tasks, v = _matrix(pairs)
     if not tasks:
         return nothing("no instance measured in both")
-    return bootstrap_mean(
-        v, [template[t] for t in tasks], over=over, draws=draws, confidence=confidence, span=(-1.0, 1.0)
-    )
+    names = [template[t] for t in tasks]
+    turned = np.where(np.isnan(v), np.nan, 0.0 - v)
+
+    def drawn(values: Floats) -> Interval:
+        return bootstrap_mean(values, names, over=over, draws=draws, confidence=confidence, span=(-1.0, 1.0))
+
+    total = float(np.nansum(v))
+    if total == 0:  # neither mean is the larger: the contents decide
+        one, other = (_canonical(x, names)[0].tobytes() for x in (v, turned))
+        if one == other:
+            found = drawn(v)
+            half = ((found.hi or 0.0) - (found.lo or 0.0)) / 2
+            return Interval(found.mean, -half, half, found.n)
+        total = 1.0 if one > other else -1.0
+    return drawn(v) if total > 0 else drawn(turned).mirrored()
