@@ -3,13 +3,15 @@
 Guarantees: a version leads to the run that made it and to the folder and manifest of its weights; weights are not
 copied (a server that may not see our disk gets the record of the files instead, unless told to take them all). A
 version becomes champion only if it was measured better than the present one on the same tasks, and says so with the
-interval; the first one measured becomes champion because nothing stands against it.
+interval and the day; the first one measured becomes champion because nothing stands against it. The one before it says
+from then on by which version it was superseded.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,11 +92,35 @@ def promote(run: MlflowRun, model: Model, found: Measured, better: Callable[[Map
             tags[f"success.{found.benchmark}.{found.split}"] = f"{mean:.4f}"
         for key, value in tags.items():
             run.client.set_model_version_tag(model.name, version.version, key, value)
-        run.client.update_model_version(model.name, version.version, description=f"{model.alias}: {why}")
+        if champion is None or int(champion.version) != int(version.version):  # one that stays keeps its reason
+            told = f"{why}. {_meaning(found, champion)}" if won else why
+            run.client.update_model_version(model.name, version.version, description=f"{model.alias}: {told}")
         if won:
             run.client.set_registered_model_alias(model.name, CHAMPION, version.version)
+            if champion is not None:
+                _supersede(run, model, found.benchmark, champion, version)
         run.tags({"model": model.name, "model_version": version.version, "gate": why})
     return f"{model.name} version {version.version}: {why}"
+
+
+def _meaning(found: Measured, champion: Any) -> str:
+    """What the alias says of a version that takes it today from `champion`, and what it does not say."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    where = f"{found.split} of {found.benchmark}"
+    if champion is None:
+        return f"Since {day}; nothing stood against it on {where}"
+    return (
+        f"Since {day}: better, beyond the interval, than the champion before it (version {champion.version}) on "
+        f"{where}. A later version that cannot be told from it does not take the alias; the report compares all"
+    )
+
+
+def _supersede(run: MlflowRun, model: Model, benchmark: str, old: Any, new: Any) -> None:
+    """Let the version that was champion say which one took its place."""
+    told = f"superseded by version {new.version} ({model.alias}) on {time.strftime('%Y-%m-%d', time.gmtime())}"
+    alias = Model(model.name, model.folder, "", old.tags).alias
+    run.client.set_model_version_tag(model.name, old.version, f"gate.{benchmark}", told)
+    run.client.update_model_version(model.name, old.version, description=f"{alias}: {told}")
 
 
 def _version(run: MlflowRun, model: Model) -> Any:

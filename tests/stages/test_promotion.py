@@ -7,6 +7,7 @@ import pytest
 
 from guiderail.bench import records
 from guiderail.bench.evaluate import Result
+from guiderail.bench.stats import paired_difference
 from guiderail.envs.types import Outcome
 from guiderail.params import Evaluate
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
@@ -91,6 +92,10 @@ def test_the_gate_compares_the_same_tasks(ctx, tmp_path):
     mean, lo, hi, n = better(dict.fromkeys(tasks[:4], 0.0) | {"another": 1.0})
     assert (mean, n) == (1.0, 4) and 0 < lo <= hi
     assert better({"another": 1.0})[0] is None
+    theirs = {t: float(i % 3 == 0) for i, t in enumerate(tasks)}
+    template = {t: f"t{i % 2}" for i, t in enumerate(tasks)}
+    report = paired_difference([found.success], [theirs], template, draws=P.bootstrap, confidence=P.confidence)
+    assert better(theirs) == (-report.mean, -report.hi, -report.lo, report.n)  # the report may ask the other way round
 
 
 def test_recorded_benchmarks_and_missing_models_decide_nothing(ctx, tmp_path):
