@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import sys
+import time
 from pathlib import Path
 
 from guiderail.commands import Command
+
+UI_S = 900.0
+"""Longest wait for MLflow's first answer."""
 
 
 def _consolidate_options(p: argparse.ArgumentParser) -> None:
@@ -78,6 +83,10 @@ def _ui_options(p: argparse.ArgumentParser) -> None:
 
 
 def _ui(args: argparse.Namespace) -> None:
+    import psutil
+
+    from guiderail.errors import InputError
+    from guiderail.services import ServiceError, service, tail
     from guiderail.tracking_mlflow import tracking_uri
 
     program = shutil.which("mlflow", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -85,13 +94,21 @@ def _ui(args: argparse.Namespace) -> None:
         raise SystemExit("guiderail ui: no `mlflow` command; install the package's dependencies again")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # jobs of judges: processes nobody here asks
-    print(
-        f"runs: http://127.0.0.1:{args.port}/#/experiments?workflowType=machine_learning (Ctrl-C ends it)",
-        file=sys.stderr,
-        flush=True,
-    )
+    with socket.socket() as asked:  # else whoever has the port would answer in MLflow's place
+        if asked.connect_ex(("127.0.0.1", args.port)) == 0:
+            raise InputError(f"127.0.0.1:{args.port}: somebody listens there already. Name another with --port.")
+    base = f"http://127.0.0.1:{args.port}"
     where = ["--backend-store-uri", tracking_uri(), "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
-    os.execv(program, ["mlflow", "ui", *where])
+    print("MLflow starts; on a busy machine that takes minutes ...", file=sys.stderr, flush=True)
+    try:
+        with service([program, "ui", *where], "mlflow", ready_url=f"{base}/health", timeout=UI_S, poll=0.5) as running:
+            told = f"runs: {base}/#/experiments?workflowType=machine_learning (Ctrl-C ends it)"
+            print(told, file=sys.stderr, flush=True)
+            while psutil.pid_exists(running.pid):
+                time.sleep(1)
+            raise ServiceError(f"MLflow has ended; its last lines:\n{tail(running.log)}")
+    except KeyboardInterrupt:
+        return
 
 
 def _track_options(p: argparse.ArgumentParser) -> None:
