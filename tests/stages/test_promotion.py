@@ -65,9 +65,12 @@ def test_tables_and_traces(ctx, tmp_path):
     promotion.show(ctx, results, {"checkpoints": {"rl": {"splits": {"fresh": {"success": one}}}}})
     table = ctx.told.tables["episodes"]
     assert table["reward"] == [1.0, None, 0.0] and table["kind"] == ["success", "infra_error", "failure"]
-    assert ctx.told.tables["success"] == {"checkpoint": ["rl"], "split": ["fresh"], "mean": [0.5]} | {
-        "lo": [0.1], "hi": [0.9], "n": [2],
+    assert ctx.told.tables["success"] == {"measured": ["rl, fresh"], "success": [0.5]} | {
+        "lo": [0.1], "hi": [0.9], "n": [2], "checkpoint": ["rl"], "split": ["fresh"],
     }  # fmt: skip
+    shown = {name: list(columns)[:2] for name, columns in ctx.told.tables.items()}  # what MLflow groups by, compares
+    assert shown == {"success": ["measured", "success"], "episodes": ["episode", "kind"]}
+    assert table["episode"][0] == f"rl {table['task'][0]}"
     (trace,) = ctx.told.traces
     assert [(s.frame, s.text, s.error) for s in trace.steps] == [
         (PNG, "Action: click", ""),

@@ -23,7 +23,19 @@ from guiderail.stages.context import StageContext
 from guiderail.tracking_registry import Difference, Measured
 from guiderail.tracking_traces import TracedEpisode, TracedStep
 
-SHOWN = ("checkpoint", "split", "template", "task", "instruction", "kind", "cause", "reward", "steps", "parse_failures")
+SHOWN = (
+    "episode",
+    "kind",
+    "reward",
+    "checkpoint",
+    "split",
+    "template",
+    "task",
+    "instruction",
+    "cause",
+    "steps",
+    "parse_failures",
+)
 SPLITS = ("fresh", "heldout", "train")
 MOST_ROWS = 5000
 
@@ -34,15 +46,26 @@ def registered_name(suite: str) -> str:
 
 
 def show(ctx: StageContext, results: Mapping[str, Result], found: Mapping[str, Any]) -> None:
-    """Tables `episodes` and `success`, and traces of the episodes whose frames were kept."""
-    rows = pd.concat([r.rows for r in results.values()], ignore_index=True)
-    ctx.tracker.table("episodes", plain(rows[list(SHOWN)].head(MOST_ROWS)))
+    """Tables `success` and `episodes`, and traces of the episodes whose frames were kept.
+
+    MLflow's table view groups runs by the first column and compares the second, so these are what names a row and how
+    it came out.
+    """
     means = [
-        {"checkpoint": name, "split": split, **{k: m["success"][k] for k in ("mean", "lo", "hi", "n")}}
+        {
+            "measured": f"{name}, {split}",
+            "success": m["success"]["mean"],
+            **{k: m["success"][k] for k in ("lo", "hi", "n")},
+            "checkpoint": name,
+            "split": split,
+        }
         for name, c in found["checkpoints"].items()
         for split, m in c["splits"].items()
     ]
     ctx.tracker.table("success", {k: [m[k] for m in means] for k in (means[0] if means else ())})
+    rows = pd.concat([r.rows for r in results.values()], ignore_index=True)
+    rows["episode"] = rows["checkpoint"].astype(str) + " " + rows["task"].astype(str)
+    ctx.tracker.table("episodes", plain(rows[list(SHOWN)].head(MOST_ROWS)))
     for name, result in results.items():
         ctx.tracker.episodes([evaluated(name, result, strip) for strip in result.strips])
 
