@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from types import SimpleNamespace
 
 import pytest
+import viewer_world
 
 from guiderail.actions.types import Click
 from guiderail.actions.wire import action_to_json
 from guiderail.envs.browser import Browser
 from guiderail.errors import InputError
 from guiderail.params import Env
-from guiderail.report.viewer import replay
+from guiderail.report.viewer import command, replay
 from guiderail.tasks.types import TaskSpec
 
 TASK = TaskSpec("miniwob", "click-test", 3)
@@ -38,8 +40,22 @@ def test_recorded_actions_are_done_again_and_a_difference_is_named(tmp_path):
     found = replay.recorded(stored(first, last), TASK, Env(), tmp_path / "frames", said.append)
     assert found.same and found.steps == 1 and "raw reward" in said[-1]
     assert {p.stem for p in (tmp_path / "frames").iterdir()} == {first, last}
+    assert said[0].startswith("step 1: same screen")  # as people count
     found = replay.recorded(stored("0" * 64, last), TASK, Env(), tmp_path / "frames", said.append)
     assert not found.same and found.differs == 0 and first[:12] in found.why
+
+
+def test_the_command_says_what_it_waits_for_and_counts_from_one(tmp_path, monkeypatch, capsys):
+    viewer_world.make(tmp_path / "results")
+    args = argparse.Namespace(
+        results=str(tmp_path / "results"), work=None, params="params.yaml", policy=False, checkpoint=None,
+        episode=f"{viewer_world.RUN}/miniwob/click-button/7/0/v0/0/0",
+    )  # fmt: skip
+    monkeypatch.setattr(replay, "recorded", lambda *_: replay.Replayed(0, 0, "another screen", None))
+    with pytest.raises(SystemExit):
+        command.replay(args)
+    told = capsys.readouterr().err
+    assert "starts a browser" in told and "differs at step 1: another screen" in told
 
 
 def again(text: str, ids: tuple[int, ...], frame: str = "f", kind: str = "success"):

@@ -77,6 +77,11 @@ def replay(args: argparse.Namespace) -> None:
     results, work = _folders(args)
     if args.checkpoint and not args.policy:
         raise InputError("--checkpoint goes with --policy; without it the recorded actions are done")
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    tell(f"reads what is stored below {results} ...")
     index = Index(results, work)
     index.refresh()
     row = Explorer(index).one(args.episode)
@@ -95,10 +100,12 @@ def replay(args: argparse.Namespace) -> None:
     say(f"{args.episode}: {task.id}, {len(episode['steps'])} steps, stored outcome {episode['outcome']['kind']}")
     if args.policy:
         checkpoint = Path(args.checkpoint) if args.checkpoint else again.checkpoint_of(episode, results, params)
+        tell(f"loads the model {checkpoint} and starts a browser; the first step can take a minute ...")
         found = again.policy(episode, task, env, frames, say, checkpoint=checkpoint, params=params)
     else:
+        tell("starts a browser; the first step can take a minute ...")
         found = again.recorded(episode, task, env, frames, say)
     if not found.same:
-        print(f"differs at step {found.differs}: {found.why}", file=sys.stderr)
+        tell(f"differs at step {found.differs + 1}: {found.why}")
         raise SystemExit(1)
     say(f"the same {found.steps} steps; frames in {frames}")

@@ -105,10 +105,10 @@ def recorded(episode: Mapping[str, Any], task: TaskSpec, env: Env, frames: Path,
             if seen.frame != step["frame"]:
                 return Replayed(n, n, f"screen {seen.frame[:12]}, stored {step['frame'][:12]}", None)
             if step["action"] is None:
-                say(f"step {n}: same screen; nothing could be read, so nothing is done")
+                say(f"step {n + 1}: same screen; nothing could be read, so nothing is done")
                 continue
             action = action_from_json(step["action"])
-            say(f"step {n}: same screen; {step['action_text']}")
+            say(f"step {n + 1}: same screen; {step['action_text']}")
             if isinstance(action, Finish):
                 break
             result = await screen.step(action)
@@ -178,7 +178,7 @@ def compared(stored: Mapping[str, Any], again: Episode, say: Say) -> Replayed:
         if ids is not None and list(new.completion.ids) != list(ids):
             return Replayed(n, n, "the same text from other tokens", None)
         what = "tokens" if ids is not None else "text"
-        say(f"step {n}: same screen, same {what}; {step['action_text'] or 'unreadable'}")
+        say(f"step {n + 1}: same screen, same {what}; {step['action_text'] or 'unreadable'}")
     if len(again.steps) > len(stored["steps"]):
         return Replayed(len(again.steps), len(stored["steps"]), "the replay goes on where the stored one ended", None)
     say(f"ended: {again.outcome.kind}, {again.outcome.cause}; stored {stored['outcome']['kind']}")
