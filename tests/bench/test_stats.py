@@ -121,7 +121,10 @@ def test_the_other_way_round_is_the_exact_mirror(over: str, tie: bool) -> None:
         one = [{t: float(rng.random() < 0.5) for t in tasks[k:]} for k in range(2)]
         other = [{t: float(rng.random() < 0.4) for t in tasks} for _ in range(2)]
         if tie:  # as many won as lost: the mean says nothing about which to draw
-            one, other = [dict.fromkeys(tasks, 0.0)], [{t: (1.0, -1.0, 0.0)[(i + draw) % 3] for i, t in enumerate(tasks)}]
+            one, other = (
+                [dict.fromkeys(tasks, 0.0)],
+                [{t: (1.0, -1.0, 0.0)[(i + draw) % 3] for i, t in enumerate(tasks)}],
+            )
             other[0] |= {tasks[0]: other[0][tasks[3]] if draw % 2 else other[0][tasks[0]]}
         there = paired_difference(one, other, template, over=over, draws=200)  # type: ignore[arg-type]
         back = paired_difference(other, one, template, over=over, draws=200)  # type: ignore[arg-type]
