@@ -1,4 +1,4 @@
-"""The champion's gate on a registry in memory: what the versions say of themselves, before and after they are beaten."""
+"""The champion's gate on a registry in memory: what versions say of themselves, before and after they are beaten."""
 
 import json
 import re

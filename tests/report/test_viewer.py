@@ -130,6 +130,34 @@ def test_it_answers_while_a_source_is_being_read(tmp_path, monkeypatch):
     assert explorer.page(Query.parse([("q", "click")]))["total"] == 12
 
 
+def test_it_says_how_far_the_index_is(tmp_path, monkeypatch):
+    viewer_world.make(tmp_path / "results")
+    index = Index(tmp_path / "results", None, tmp_path / "index.sqlite")
+    client = TestClient(server.build_app(index), base_url="http://127.0.0.1")  # no lifespan: nothing is indexed yet
+    assert client.get("/api/episodes").json()["indexing"] == [0, 0]
+    seen, put = [], index._put
+
+    def slow(db, source):
+        seen.append(client.get("/api/state").json()["indexing"])
+        put(db, source)
+
+    monkeypatch.setattr(index, "_put", slow)
+    index.refresh()
+    assert seen == [[0, 3], [1, 3], [2, 3]]
+    assert client.get("/api/state").json()["indexing"] is client.get("/api/episodes").json()["indexing"] is None
+
+
+def test_the_same_task_elsewhere_is_counted_and_listed(world):
+    task = "miniwob/click-button/7/0"
+    found, many = world.explorer.same_task(task, f"{RUN}/{GROUP}/0/0", None, limit=4)
+    assert many == 6 and [f["kind"] for f in found] == ["evaluation", "evaluation", "demo", "rollout"]
+    found, many = world.explorer.same_task(task, f"{RUN}/{GROUP}/0/0", GROUP)
+    assert many == len(found) == 3 and {f["kind"] for f in found} == {"evaluation", "demo"}
+    assert len(keys(world, ("task", task))) == 7 and keys(world, ("task", "x")) == []
+    assert len(keys(world, ("task", task), ("q", "hello"))) == 3
+    assert len(keys(world, ("task", task), ("kind", "demo"))) == 1
+
+
 def test_a_list_says_why_a_frame_is_not_there(world, tmp_path):
     assert world.client.get("/api/episodes").json()["no_frame"] == {}
     shutil.copytree(world.root / "results", tmp_path / "results")

@@ -36,9 +36,10 @@ PATHS = {
 def web(tmp_path_factory):
     root = tmp_path_factory.mktemp("web")
     viewer_world.make(root / "results")
-    with viewer_world.Served(root / "results") as base, sync_playwright() as play:
+    served = viewer_world.Served(root / "results")
+    with served as base, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium.find().path, args=["--no-sandbox"])
-        yield SimpleNamespace(root=root, base=base, browser=browser)
+        yield SimpleNamespace(root=root, base=base, browser=browser, index=served.index)
         browser.close()
 
 
@@ -133,6 +134,40 @@ def test_the_first_difference_is_marked(view):
     assert [t.split("/miniwob/")[1] for t in told if "--policy" not in t] == ["sft", "rl"] and len(told) == 4
 
 
+def test_an_episode_of_rl_stands_beside_what_it_began_from(view):
+    tab = view.go(PATHS["episode"])
+    assert "%2Fsft%2F" in tab.get_attribute("#to-compare", "href")
+    assert "(3)" in tab.inner_text("#others")
+
+
+def test_rows_of_a_template_can_be_told_apart(view):
+    tab = view.go("/?task=miniwob%2Fclick-button%2F7%2F0&kind=evaluation")
+    assert tab.locator("tbody tr").count() == 2 and "Only task" in tab.inner_text(".results")
+    assert tab.locator("th").nth(2).inner_text() == "Instance"
+    assert tab.locator("tbody tr >> nth=0").locator("td").nth(2).inner_text() == "7"
+    tab.set_viewport_size({"width": 390, "height": 860})
+    told = tab.locator("tbody .near").all_inner_texts()
+    assert [t.rsplit(" · ", 1)[1] for t in told] == ["sft", "rl"] and all("click-button 7" in t for t in told)
+
+
+def test_an_advantage_stands_beside_its_bar(view):
+    tab = view.go(PATHS["group"])
+    for n in range(4):
+        bar = tab.locator(".signed").nth(n).bounding_box()
+        assert tab.locator(".advantage .value").nth(n).bounding_box()["x"] > bar["x"] + bar["width"]
+
+
+def test_indexing_is_said_until_it_is_done(web, view, monkeypatch):
+    monkeypatch.setattr(web.index, "refresh", lambda *_: 0)
+    web.index.progress = (2, 5)
+    tab = view.go("/")
+    expect(tab.locator("#indexing[role=status]")).to_have_text(re.compile("2 of 5 files"))
+    assert "10 episodes so far" in tab.inner_text(".total")
+    web.index.progress = None
+    expect(tab.locator("#indexing")).to_be_hidden()
+    expect(tab.locator(".total")).to_have_text("10 episodes")
+
+
 def test_what_else_changed_is_shown_as_text(view):
     tab = view.go(f"/episode?key={quote('evaluate/grpo/seed0/miniwob/sft/miniwob/click-drag/7/0/0', safe='')}")
     assert "2 other files changed" in tab.inner_text(".badges")
@@ -169,6 +204,7 @@ def test_it_follows_a_run(web, view):
     tab.wait_for_selector("tbody tr")
     assert tab.locator("tbody tr").count() == 1
     assert tab.inner_text(".peek") == "no frame" and "first episode of each iteration" in tab.inner_text(".results")
+    assert "`" not in tab.inner_text("body") and "guiderail replay" in tab.inner_text(".results code")
 
 
 def test_the_report_reads_well(web, tmp_path):

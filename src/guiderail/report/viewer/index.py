@@ -69,6 +69,7 @@ class Index:
         self.file = file or _place(self.results, self.work)
         self.problems: dict[str, tuple[str, str]] = {}  # path -> (stamp, why)
         self.frames: list[Path] = []
+        self.progress: tuple[int, int] | None = (0, 0)  # files read, of how many; (0, 0): looking; None: all is read
         self._readers = threading.local()
         self._next = 0.0
         self._turn = threading.Lock()
@@ -123,7 +124,8 @@ class Index:
                 with _transaction(db):
                     _forget(db, path)
             counted = time.monotonic()
-            for source in new:
+            for done, source in enumerate(new):
+                self.progress = (done, len(new))
                 self._put(db, source)
                 if time.monotonic() - counted > COUNT_S:  # what is there can be looked at while the rest is read
                     _count(db)
@@ -131,6 +133,7 @@ class Index:
             if gone or new:
                 _count(db)
                 db.execute("ANALYZE")
+            self.progress = None
             return len(gone) + len(new)
         finally:
             db.close()

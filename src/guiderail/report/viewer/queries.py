@@ -96,9 +96,9 @@ class Explorer:
     def _counts(self, query: Query) -> IntArray:
         """Episodes per cell under the text and the ranges of `query`, its categories left aside."""
         cells = self.cells()
-        if not query.text and not query.ranges:
+        if not query.text and not query.narrow:
             return cells.sizes
-        if not query.ranges:
+        if not query.narrow:
             return np.bincount(self._cell_of()[self._matches(query.text)], minlength=len(cells.rows)).astype(np.int64)
 
         def make() -> IntArray:
@@ -110,7 +110,7 @@ class Explorer:
             counts[places[places >= 0]] = pairs[places >= 0, 1]
             return counts
 
-        made: IntArray = self._once((query.text, tuple(sorted(query.ranges.items()))), make)
+        made: IntArray = self._once((query.text, query.task, tuple(sorted(query.ranges.items()))), make)
         return made
 
     def page(self, query: Query) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Explorer:
         return self.index.reader().execute(sql).fetchone() is not None
 
     def _rows(self, query: Query, wanted: BoolArray, total: int, offset: int) -> list[sqlite3.Row]:
-        if query.text and not query.ranges and query.sort == "id":  # the order of the matches is known already
+        if query.text and not query.narrow and query.sort == "id":  # the order of the matches is known already
             found, ids = self._cell_of(), self._matches(query.text)
             ids = ids[wanted[found[ids]]]
             ids = (ids[::-1] if query.down else ids)[offset : offset + query.size]
@@ -179,13 +179,20 @@ class Explorer:
         )
         return [r for r in (_row(r, self.cells().by_id) for r in rows) if r["run"] == run]
 
-    def same_task(self, task: str, but: str, limit: int = 100) -> list[dict[str, Any]]:
-        """Episodes of a task other than the episode with key `but`."""
-        rows = self.index.reader().execute(
-            f"SELECT {_SHOWN}, e.cell FROM episodes e WHERE e.task = ? AND e.key != ? ORDER BY e.id LIMIT ?",
-            (task, but, limit),
+    def same_task(
+        self, task: str, but: str, group: str | None = None, limit: int = 100
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Episodes of a task other than the episode with key `but` and those of `group`, evaluated ones first; and how
+        many there are."""
+        db, cells = self.index.reader(), self.cells()
+        where = "FROM episodes e WHERE e.task = ? AND e.key != ? AND (e.grp IS NULL OR e.grp IS NOT ?)"
+        rows = db.execute(
+            f"SELECT {_SHOWN}, e.cell {where} "
+            "ORDER BY (SELECT c.kind != 'evaluation' FROM cells c WHERE c.id = e.cell), e.id LIMIT ?",
+            (task, but, group or None, limit),
         )
-        return [_row(r, self.cells().by_id) for r in rows]
+        found = [_row(r, cells.by_id) for r in rows]
+        return found, int(db.execute(f"SELECT count(*) {where}", (task, but, group or None)).fetchone()[0])
 
 
 def _row(row: sqlite3.Row, cells: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -31,15 +31,21 @@ class Query:
     chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     text: str = ""
+    task: str = ""
     sort: str = "id"
     down: bool = True
     page: int = 1
     size: int = PAGE
 
+    @property
+    def narrow(self) -> bool:
+        """Whether something is asked that only the episodes themselves can answer: a range, or one task."""
+        return bool(self.ranges or self.task)
+
     @classmethod
     def parse(cls, pairs: Iterable[tuple[str, str]]) -> Query:
         """From URL parameters: `<category>=value` (repeatable), `<number>_min`, `<number>_max`, `q`, `sort` (`-` in
-        front: descending), `page`, `size`. Raises BadQuery."""
+        front: descending), `page`, `size`, `task`. Raises BadQuery."""
         chosen: dict[str, set[str]] = {}
         ranges: dict[str, list[float | None]] = {}
         rest: dict[str, str] = {}
@@ -49,17 +55,17 @@ class Query:
                 chosen.setdefault(name, set()).add(value)
             elif number in RANGES and end in ("min", "max"):
                 ranges.setdefault(number, [None, None])[end == "max"] = _number(name, value)
-            elif name in ("q", "sort", "page", "size"):
+            elif name in ("q", "sort", "page", "size", "task"):
                 rest[name] = value
             else:
-                raise BadQuery(f"no filter {name!r}; there are {', '.join(CELL)}, q, sort, page, size")
+                raise BadQuery(f"no filter {name!r}; there are {', '.join(CELL)}, q, task, sort, page, size")
         sort = rest.get("sort", "-id")
         if sort.lstrip("-") not in (*SORTS, "id"):
             raise BadQuery(f"cannot sort by {sort!r}; there are id, {', '.join(SORTS)}")
         page, size = _number("page", rest.get("page", "1")), _number("size", rest.get("size", str(PAGE)))
         return cls(
             {k: frozenset(v) for k, v in chosen.items()}, {k: (v[0], v[1]) for k, v in ranges.items()},
-            rest.get("q", "").strip(), sort.lstrip("-"), sort.startswith("-"), max(1, int(page)),
+            rest.get("q", "").strip(), rest.get("task", ""), sort.lstrip("-"), sort.startswith("-"), max(1, int(page)),
             min(MAX_PAGE, max(1, int(size))),
         )  # fmt: skip
 
@@ -80,12 +86,15 @@ def match(text: str) -> str:
 
 
 def conditions(query: Query) -> tuple[list[str], list[Any]]:
-    """SQL conditions on `episodes e` of the text and the ranges of `query`, and their parameters."""
+    """SQL conditions on `episodes e` of the text, the task and the ranges of `query`, and their parameters."""
     where: list[str] = []
     values: list[Any] = []
     if query.text:
         where.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
         values.append(match(query.text) or '""')
+    if query.task:
+        where.append("e.task = ?")
+        values.append(query.task)
     for name, (low, high) in query.ranges.items():
         for sign, value in ((">=", low), ("<=", high)):
             if value is not None:

@@ -171,7 +171,8 @@ def build_app(index: Index, token: str = "") -> FastAPI:
         live = sorted({run.removeprefix("live/") for run in cells.values["run"] if run.startswith("live/")})
         total = int(cells.sizes.sum())
         problems = {p: why for p, (_, why) in index.problems.items()}
-        return answer({"changes": index.changes(), "episodes": total, "live": live, "problems": problems})
+        found = {"changes": index.changes(), "episodes": total, "live": live, "problems": problems}
+        return answer(found | {"indexing": index.progress})
 
     @app.get("/api/episodes")
     def episodes(request: Request) -> Response:
@@ -179,15 +180,14 @@ def build_app(index: Index, token: str = "") -> FastAPI:
         for row in found["episodes"]:
             row["frame_there"] = frame_path(row["frame"]) is not None
         blank = {row["kind"] for row in found["episodes"] if not row["frame_there"]}
-        return answer(found | {"no_frame": {kind: episode.FRAMES[kind] for kind in sorted(blank)}})
+        told = {"no_frame": {kind: episode.FRAMES[kind] for kind in sorted(blank)}, "indexing": index.progress}
+        return answer(found | told)
 
     @app.get("/api/episode")
     def one(key: str) -> Response:
         found = stored(key)
-        others = [
-            r for r in explorer.same_task(found["task"], found["key"]) if r["grp"] != found["group"] or not r["grp"]
-        ]
-        return answer(found | {"others": others})
+        others, many = explorer.same_task(found["task"], found["key"], found["group"])
+        return answer(found | {"others": others, "others_total": many})
 
     @app.get("/api/group")
     def group(run: str, group: str) -> Response:

@@ -25,6 +25,15 @@ export function visible(text) {
   return String(text ?? "").replace(HIDDEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
+/** Our own sentence: what stands between backticks as code. */
+export const prose = (text) => visible(text).split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
+/** Which instance of its template a task is: its seed, the end of a long one, and a wording other than the first. */
+export function instance(task) {
+  const [seed = "", ...rest] = String(task ?? "").split("/").slice(2);
+  return visible((seed.length > 7 ? `…${seed.slice(-6)}` : seed) + (rest.length && rest.join("/") !== "0" ? `/${rest.join("/")}` : ""));
+}
+
 /** Stored text on one line, cut. */
 export function line(text, limit = 160) {
   const flat = visible(String(text ?? "").slice(0, limit * 4).replace(/\s+/g, " "));

@@ -1,10 +1,10 @@
 // One episode: film strip, one step at a time, what is known about it and what is not.
-import { badge, block, compareLink, episodeLink, get, groupLink, h, line, number, say, signed, visible, who, words } from "./dom.js";
+import { badge, block, compareLink, episodeLink, get, groupLink, h, line, number, prose, say, signed, visible, who, words } from "./dom.js";
 import { picture } from "./frame.js";
 import { heat } from "./heat.js";
 
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
-const gap = (e, name) => (e.missing[name] ? h("span", { class: "muted" }, `not recorded: ${visible(e.missing[name])}`) : h("span", { class: "muted" }, "not recorded"));
+const gap = (e, name) => (e.missing[name] ? h("span", { class: "muted" }, "not recorded: ", prose(e.missing[name])) : h("span", { class: "muted" }, "not recorded"));
 
 export function command(text, label) {
   const copied = h("button", { type: "button", class: "quiet", on: { click: async () => {
@@ -52,7 +52,7 @@ function evidence(e) {
     fact("Played by", who(e)));
 }
 
-const LISTED = 20;
+const LISTED = 20, OTHERS = 30;
 /** Files that the episode changed and nobody asked for: the guest's own words, the first of them. */
 function effects(lines) {
   return [h("ul", { class: "effects" }, lines.slice(0, LISTED).map((t) => h("li", {}, line(t, 300)))), lines.length > LISTED ? `and ${lines.length - LISTED} more` : null];
@@ -102,8 +102,9 @@ export async function show(main, params, go) {
     h("div", { class: "strip", role: "group", "aria-label": "Steps" }, thumbs), stage,
     h("section", { "aria-labelledby": "how" }, h("h2", { id: "how" }, "How it ended"), evidence(e)),
     h("section", { "aria-labelledby": "again" }, h("h2", { id: "again" }, "Play it again"), again(e)),
-    missing.length ? h("section", { "aria-labelledby": "missing" }, h("h2", { id: "missing" }, "Not recorded"), h("ul", {}, missing.map(([k, v]) => h("li", {}, `${words(k)}: ${visible(v)}`)))) : null,
-    e.others.length ? h("section", { "aria-labelledby": "others" }, h("h2", { id: "others" }, "The same task elsewhere"), h("ul", { class: "others" }, e.others.slice(0, 30).map((o) => h("li", {}, badge(o.outcome), " ", h("a", { href: episodeLink(o.key) }, who(o)), " · ", h("a", { href: compareLink(e.key, o.key) }, "side by side"))))) : null));
+    missing.length ? h("section", { "aria-labelledby": "missing" }, h("h2", { id: "missing" }, "Not recorded"), h("ul", {}, missing.map(([k, v]) => h("li", {}, `${words(k)}: `, prose(v))))) : null,
+    e.others.length ? h("section", { "aria-labelledby": "others" }, h("h2", { id: "others" }, `The same task elsewhere (${e.others_total.toLocaleString("en")})`),
+      e.others_total > OTHERS ? h("p", { class: "small" }, `The first ${OTHERS} of ${e.others_total.toLocaleString("en")}. `, h("a", { href: `/?task=${encodeURIComponent(e.task)}`, id: "all-others" }, "All episodes of this task")) : null, h("ul", { class: "others" }, e.others.slice(0, OTHERS).map((o) => h("li", {}, badge(o.outcome), " ", h("a", { href: episodeLink(o.key) }, who(o)), " · ", h("a", { href: compareLink(e.key, o.key) }, "side by side"))))) : null));
   select(Math.min(views.length, Math.max(1, Number(params.get("step")) || 1)) - 1, true);
   const list = JSON.parse(sessionStorage.getItem("list") ?? "null");
   const place = list ? list.keys.indexOf(e.key) : -1;
@@ -112,9 +113,12 @@ export async function show(main, params, go) {
     g: () => e.group && go(groupLink(e.run, e.group)), c: () => other && go(compareLink(e.key, best(e).key)), u: () => go(back()) } };
 }
 
-/** The most telling other episode: another checkpoint of the same run first, with another outcome. */
+/** The most telling other episode: for one of RL what it began from (SFT of the same recipe and seed, else base), then
+ * another checkpoint of the same run, with another outcome. */
 function best(e) {
-  const score = (o) => 4 * (o.run === e.run) + 2 * (o.outcome !== e.outcome.kind) + (o.checkpoint !== e.checkpoint);
+  const rl = ["training", "rl"].includes(e.checkpoint);
+  const began = (o) => (!rl || o.recipe !== e.recipe || o.seed !== e.seed ? 0 : { sft: 16, base: 8 }[o.checkpoint] ?? 0);
+  const score = (o) => began(o) + 4 * (o.run === e.run) + 2 * (o.outcome !== e.outcome.kind) + (o.checkpoint !== e.checkpoint);
   return e.others.reduce((a, b) => (score(b) > score(a) ? b : a));
 }
 

@@ -10,7 +10,7 @@ export async function show(main, params, go) {
   const mean = known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   const spread = known.length > 1 ? Math.sqrt(known.reduce((a, r) => a + (r - mean) ** 2, 0) / (known.length - 1)) : null;
   const widest = Math.max(1e-9, ...episodes.map((e) => Math.abs(e.advantage ?? 0)));
-  const bar = (v) => (v === null ? h("span", { class: "muted" }, "–") : h("span", { class: "signed" }, h("span", { class: v < 0 ? "minus" : "plus", vars: { "--part": `${(50 * Math.abs(v)) / widest}%` } }), h("span", { class: "value" }, signed(v))));
+  const bar = (v) => (v === null ? h("span", { class: "muted" }, "–") : h("span", { class: "advantage" }, h("span", { class: "signed" }, h("span", { class: v < 0 ? "minus" : "plus", vars: { "--part": `${(50 * Math.abs(v)) / widest}%` } })), h("span", { class: "value" }, signed(v))));
   const rival = (e) => episodes.find((o) => o !== e && o.outcome !== e.outcome) ?? episodes.find((o) => o !== e);
   const rows = episodes.map((e) => h("tr", { "data-key": e.key }, h("td", {}, h("a", { class: "open", href: episodeLink(e.key) }, `sibling ${e.sibling}${e.attempt ? `, attempt ${e.attempt + 1}` : ""}`)), h("td", {}, badge(e.outcome), " ", h("span", { class: "muted small" }, words(e.cause))),
     h("td", { class: "num" }, number(e.reward)), h("td", {}, bar(e.advantage)), h("td", { class: "num" }, number(e.steps)), h("td", {}, rival(e) ? h("a", { href: compareLink(e.key, rival(e).key), "aria-label": `sibling ${e.sibling} side by side with sibling ${rival(e).sibling}` }, "side by side") : "")));

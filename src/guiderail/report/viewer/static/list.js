@@ -1,10 +1,10 @@
 // The list of episodes: filters, search, sort, pages. The address holds all of it.
-import { badge, episodeLink, get, h, line, number, say, signed, visible, who, words } from "./dom.js";
+import { badge, episodeLink, get, h, instance, line, number, prose, say, signed, visible, who, words } from "./dom.js";
 
 const FACETS = [["run", "Run"], ["kind", "Kind"], ["recipe", "Recipe"], ["seed", "Seed"], ["checkpoint", "Checkpoint"], ["suite", "Suite"], ["template", "Template"],
   ["domain", "Domain"], ["split", "Split"], ["outcome", "Outcome"], ["cause", "Ended by"]];
 const RANGES = [["steps", "Steps"], ["reward", "Reward"], ["iteration", "Iteration"], ["disagreement", "Judge against outcome"]];
-const COLUMNS = [["", "Episode"], ["task", "Task"], ["iteration", "Played by"], ["steps", "Steps"], ["reward", "Reward"], ["advantage", "Advantage"], ["disagreement", "Disagreement"]];
+const COLUMNS = [["", "Episode"], ["task", "Task"], ["", "Instance"], ["iteration", "Played by"], ["steps", "Steps"], ["reward", "Reward"], ["advantage", "Advantage"], ["disagreement", "Disagreement"]];
 const SHOWN = 7;
 const unfolded = new Set();
 
@@ -45,10 +45,12 @@ function range([name, title], params, go) {
 function row(e, { judged, trained, no_frame }) {
   const key = episodeLink(e.key);
   return h("tr", { "data-key": e.key },
-    h("td", { class: "wide" }, h("a", { class: "open", href: key }, e.frame_there ? h("span", { class: "peek", "data-sha": e.frame }) : h("span", { class: "peek none", title: no_frame[e.kind] ?? "" }, "no frame"),
+    h("td", { class: "wide" }, h("a", { class: "open", href: key }, e.frame_there ? h("span", { class: "peek", "data-sha": e.frame }) : h("span", { class: "peek none", title: (no_frame[e.kind] ?? "").replaceAll("`", "") }, "no frame"),
       h("span", { class: "what" }, h("span", { class: "say" }, e.instruction ? line(e.instruction) : "(no instruction)"), h("span", { class: "under" }, badge(e.outcome), " ", h("span", { class: "muted" }, words(e.cause)),
-        e.unreadable ? h("span", { class: "muted" }, ` · ${e.unreadable} unreadable`) : null)))),
+        e.unreadable ? h("span", { class: "muted" }, ` · ${e.unreadable} unreadable`) : null),
+        h("span", { class: "near muted" }, line(e.template, 40), ` ${instance(e.task)} · ${who(e)}`)))),
     h("td", { class: "far" }, line(e.template, 40), h("br"), h("span", { class: "muted small" }, words(e.split))),
+    h("td", { class: "far num", title: visible(e.task) }, instance(e.task)),
     h("td", { class: "far small" }, who(e)),
     h("td", { class: "num" }, number(e.steps)), h("td", { class: "num" }, number(e.reward)),
     trained ? h("td", { class: "num far" }, signed(e.advantage, 2)) : null, judged ? h("td", { class: "num far" }, number(e.disagreement)) : null);
@@ -58,8 +60,8 @@ function head(params, judged, trained, go) {
   const sort = params.get("sort") ?? "-id";
   const columns = COLUMNS.filter(([c]) => (c !== "advantage" || trained) && (c !== "disagreement" || judged));
   return h("thead", {}, h("tr", {}, columns.map(([column, title]) => {
-    const far = ["task", "iteration", "advantage", "disagreement"].includes(column) ? "far" : "";
-    if (!column) return h("th", { scope: "col" }, title);
+    const far = ["task", "iteration", "advantage", "disagreement"].includes(column) || title === "Instance" ? "far" : "";
+    if (!column) return h("th", { scope: "col", class: far }, title);
     const now = sort.replace("-", "") === column ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
     const next = now === "descending" ? column : `-${column}`;
     return h("th", { scope: "col", class: far, "aria-sort": now === "none" ? null : now },
@@ -95,9 +97,10 @@ export async function show(main, params, go) {
       active || params.get("q") ? h("a", { href: "/" }, "Clear all filters") : null,
       FACETS.map((f) => facet(f, data.facets[f[0]], params, go)), ranges.map((r) => range(r, params, go))),
     h("section", { class: "results", "aria-label": "Results" },
-      h("div", { class: "bar-top" }, search, h("p", { class: "total" }, h("strong", {}, data.total.toLocaleString("en")), data.total === data.all ? " episodes" : ` of ${data.all.toLocaleString("en")} episodes`)),
-      Object.entries(data.no_frame).map(([kind, why]) => h("p", { class: "muted small" }, h("strong", {}, `No frame (${words(kind)}): `), visible(why))),
-      data.total ? table : h("p", { class: "empty" }, data.all ? "Nothing matches these filters." : "No episodes here yet. They appear as soon as a run has stored some."),
+      h("div", { class: "bar-top" }, search, h("p", { class: "total" }, h("strong", {}, data.total.toLocaleString("en")), data.total === data.all ? " episodes" : ` of ${data.all.toLocaleString("en")} episodes`, data.indexing ? " so far" : "")),
+      params.get("task") ? h("p", { class: "muted small" }, "Only task ", h("code", {}, visible(params.get("task")))) : null,
+      Object.entries(data.no_frame).map(([kind, why]) => h("p", { class: "muted small" }, h("strong", {}, `No frame (${words(kind)}): `), prose(why))),
+      data.total ? table : h("p", { class: "empty" }, data.indexing ? "Nothing yet among what is indexed so far." : data.all ? "Nothing matches these filters." : "No episodes here yet. They appear as soon as a run has stored some."),
       data.total > 0 ? pager(data, params, go) : null)));
   if (focused) {
     const again = main.querySelector(focused);

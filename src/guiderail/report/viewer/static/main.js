@@ -80,24 +80,33 @@ document.addEventListener("keydown", (event) => {
 });
 
 const live = document.getElementById("live"), follow = document.getElementById("follow");
+const indexing = document.getElementById("indexing");
 let changes = null;
 async function poll() {
+  let soon = false;
   try {
     const state = await get("/api/state");
     document.getElementById("follow-box").hidden = !state.live.length;
     live.hidden = !state.live.length && !Object.keys(state.problems).length;
     live.textContent = state.live.length ? `live: ${state.live.join(", ")}` : `${Object.keys(state.problems).length} files could not be read`;
     live.title = Object.entries(state.problems).map(([file, why]) => `${file}: ${why}`).join("\n");
-    const grew = changes !== null && state.changes !== changes;
+    soon = Boolean(state.indexing);
+    const over = !soon && !indexing.hidden;
+    const grew = over || (changes !== null && state.changes !== changes);
     changes = state.changes;
-    if (grew && follow.checked && location.pathname === "/" && !document.hidden) { await render(true); say("new episodes"); }
+    if (soon) {
+      const [done, of] = state.indexing;
+      indexing.textContent = of ? `Indexing goes on: ${done.toLocaleString("en")} of ${of.toLocaleString("en")} files read, so lists and searches show a part. This page refreshes itself.` : "Indexing: looking for episodes …";
+    }
+    indexing.hidden = !soon;
+    if (grew && (follow.checked || over || soon) && location.pathname === "/" && !document.hidden) { await render(true); say("new episodes"); }
     document.body.classList.remove("offline");
   } catch {
     document.body.classList.add("offline");
     live.hidden = false;
     live.textContent = "the explorer is not running";
   }
-  setTimeout(poll, POLL_MS);
+  setTimeout(poll, soon ? POLL_MS / 3 : POLL_MS);
 }
 
 render(true);
