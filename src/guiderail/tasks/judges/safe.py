@@ -92,7 +92,7 @@ def _plain_json(text: str) -> str:
 
 
 def _has_doctype(data: bytes) -> bool:
-    """Whether XML declares a document type or entities, in UTF-8 or either UTF-16, with a byte order mark or without."""
+    """Whether XML declares a document type or entities, in UTF-8 or either UTF-16, with or without a mark of order."""
     seen = data.replace(b"\0", b"") if b"\0" in data[:4] else data
     return b"<!DOCTYPE" in seen or b"<!ENTITY" in seen
 
