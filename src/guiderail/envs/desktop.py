@@ -21,7 +21,7 @@ from guiderail.envs.accessibility import elements
 from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, Watched, find
 from guiderail.envs.machine import Machine, Seen
 from guiderail.envs.machine_wire import Refusal
-from guiderail.envs.types import InfraError, Observation, StepResult
+from guiderail.envs.types import InfraError, Observation, StepResult, UsedUp
 from guiderail.tasks.types import TaskSpec
 
 log = logging.getLogger("guiderail.envs.desktop")
@@ -56,7 +56,8 @@ class DesktopEnv:
     async def reset(self, task: TaskSpec) -> StepResult:
         """Start `task`: fresh desktop, its setup, first look.
 
-        Raises ValueError, with nothing done, for a task that no book knows; InfraError when the setup fails.
+        Raises, with nothing done, ValueError for a task that no book knows and UsedUp where the server cannot reset
+        itself (OSWorld's own); InfraError when the setup fails.
         """
         chosen = self.book(task)
         async with self._call(f"reset {task.id}", self.call_timeout_s + chosen.setup_s):
@@ -64,7 +65,7 @@ class DesktopEnv:
             if self.machine.resets:
                 await self.machine.reset()
             elif self.used:
-                raise InfraError(f"{self.machine.where} has been used and cannot reset itself: take a new lease")
+                raise UsedUp(f"{self.machine.where} has had its episode and cannot reset itself: take a new lease")
             self.used = True
             try:
                 await chosen.setup(self.machine)

@@ -72,6 +72,15 @@ class InfraError(Explained, RuntimeError):
         self.cause: Cause = cause
 
 
+class UsedUp(ValueError):
+    """The machine has had its episode and cannot make itself anew; nothing was done. Another lease has a fresh one.
+
+    `code` is its class on the pool's wire.
+    """
+
+    code = "used_up"
+
+
 class JudgeError(Explained, RuntimeError):
     """The judge could not judge: there is no reward, and it is no fault of the agent."""
 

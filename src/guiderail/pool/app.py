@@ -33,7 +33,7 @@ from guiderail.envs.types import Env, Reports, StepResult
 from guiderail.pool.bodies import Allocate, Call, Heartbeat, Ref, Refused, Reset, Step, on_screen, read
 from guiderail.pool.gate import Gate
 from guiderail.pool.gui_rl import PATHS, GuiRl, add_routes
-from guiderail.pool.leases import Lease, LeaseError
+from guiderail.pool.leases import Lease, LeaseError, NoSlot
 from guiderail.pool.manager import Pool
 from guiderail.pool.openapi import document
 from guiderail.pool.wire import RESULT_TYPE, Reply, encode_result, refusal, task_from_json
@@ -72,7 +72,8 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
 
     @app.exception_handler(LeaseError)
     async def lease_error(request: Request, e: LeaseError) -> Response:
-        return answer(refusal(e.status, e.code, str(e)))
+        more = {"boot_s": e.boot_s} if isinstance(e, NoSlot) and e.boot_s else {}
+        return answer(refusal(e.status, e.code, str(e), **more))
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, e: HTTPException) -> Response:

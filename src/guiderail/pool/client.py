@@ -25,7 +25,7 @@ import orjson
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_to_json
-from guiderail.envs.types import Cause, InfraError, JudgeError, StepResult
+from guiderail.envs.types import Cause, InfraError, JudgeError, StepResult, UsedUp
 from guiderail.errors import Explained
 from guiderail.pool.http import Http, TransportError
 from guiderail.pool.wire import decode_result
@@ -45,10 +45,11 @@ class PoolRequestError(Explained, RuntimeError):
 
 
 class NoSlotError(InfraError):
-    """No slot became free in time."""
+    """No slot became free in time. `boot_s`: how long a machine that is on its way may take, 0 where none is."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, boot_s: float = 0.0) -> None:
         super().__init__(message, "timeout")
+        self.boot_s = boot_s
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,18 @@ class PoolClient:
         return _json(status, body)
 
     async def allocate(self, holder: str, timeout_s: float = 60.0) -> Lease:
-        """Wait up to `timeout_s` for a slot. Raises NoSlotError, InfraError, PoolRequestError."""
-        end = time.monotonic() + timeout_s
+        """Wait up to `timeout_s` for a slot, and beyond that for a machine that is on its way, as long as a boot may
+        take. Raises NoSlotError, InfraError, PoolRequestError."""
+        began = time.monotonic()
+        end = began + timeout_s
         request_id = next(self.ids)
         while True:
             wait = max(0.0, min(WAIT_SLICE_S, end - time.monotonic()))
             body = {"holder": holder, "wait_s": wait, "request_id": request_id, "ttl_s": self.ttl_s}
             try:
                 data = _json(*await self._send("POST", "/v1/allocate", body, wait + 10.0))
-            except NoSlotError:
+            except NoSlotError as e:
+                end = max(end, began + timeout_s + e.boot_s)
                 if time.monotonic() >= end:
                     raise
                 continue
@@ -125,7 +129,7 @@ class PoolClient:
     @contextlib.asynccontextmanager
     async def env(self, holder: str, timeout_s: float = 60.0) -> AsyncIterator[RemoteEnv]:
         """An environment for the length of the block."""
-        env = RemoteEnv(self, await self.allocate(holder, timeout_s))
+        env = RemoteEnv(self, await self.allocate(holder, timeout_s), holder)
         try:
             yield env
         finally:
@@ -180,14 +184,22 @@ class PoolClient:
 
 
 class RemoteEnv:
-    """One leased screen; implements `guiderail.envs.types.Env`. After an InfraError, allocate another."""
+    """One leased screen; implements `guiderail.envs.types.Env`. After an InfraError, allocate another.
 
-    def __init__(self, client: PoolClient, lease: Lease) -> None:
-        self.client, self.lease = client, lease
+    Where a machine serves one episode only, `reset` gives the lease back and takes another, by the name of `holder`.
+    """
+
+    def __init__(self, client: PoolClient, lease: Lease, holder: str = "renewed") -> None:
+        self.client, self.lease, self.holder = client, lease, holder
 
     async def reset(self, task: TaskSpec) -> StepResult:
         """Start `task`. Raises InfraError, ValueError (unknown template)."""
-        return _result(*await self.client.call(self.lease, "reset", task=task.to_json()))
+        try:
+            return _result(*await self.client.call(self.lease, "reset", task=task.to_json()))
+        except UsedUp:
+            await self.client.release(self.lease)
+            self.lease = await self.client.allocate(self.holder)
+            return _result(*await self.client.call(self.lease, "reset", task=task.to_json()))
 
     async def step(self, action: Action) -> StepResult:
         """Do `action` once, or raise ValueError (not done) or InfraError (perhaps done)."""
@@ -229,7 +241,9 @@ def _raise(status: int, body: bytes) -> None:
     if code in _LOST:
         raise InfraError(message, "lease_lost")
     if code == "no_slot":
-        raise NoSlotError(message)
+        raise NoSlotError(message, float(said.get("boot_s", 0.0)))
+    if code == UsedUp.code:
+        raise UsedUp(message)
     if status == 422:
         raise ValueError(message)
     if status >= 500:

@@ -89,7 +89,8 @@ class Desk:
                     self.table.release(waiter.granted, "was not taken")
                     self._pump()
                 waiter.lease.cancel()
-            raise NoSlot(f"no slot became free within {wait_s:g} s ({self._shortage()})") from None
+            said = f"no slot became free within {wait_s:g} s ({self._shortage()})"
+            raise NoSlot(said, self._boot_s()) from None
         finally:
             waiter.askers -= 1
 
@@ -191,6 +192,11 @@ class Desk:
             return BudgetExhausted(said)
         refused = self.machines.refused()
         return ProvisionFailed(refused) if refused else None
+
+    def _boot_s(self) -> float:
+        """Limit of a boot while a machine is being made or cleaned and the last boot was no failure, else 0."""
+        m = self.machines
+        return m.config.boot_timeout_s if m.count("booting", "cleaning") and not m.trouble else 0.0
 
     def _shortage(self) -> str:
         """Why there is no machine, in words."""

@@ -120,7 +120,7 @@ class Screens:
     async def _start(self, i: int, task: TaskSpec) -> StepResult:
         env = self.envs[i]
         if env is None:
-            env = self.envs[i] = RemoteEnv(self.client, await self.client.allocate(f"gym-{i}"))
+            env = self.envs[i] = RemoteEnv(self.client, await self.client.allocate(f"gym-{i}"), f"gym-{i}")
         self.limits[i] = task.max_steps
         try:
             return await env.reset(task)

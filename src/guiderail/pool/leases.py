@@ -57,10 +57,14 @@ class RequestReused(LeaseError):
 
 
 class NoSlot(LeaseError):
-    """No slot became free in time."""
+    """No slot became free in time. `boot_s`: how long a machine that is on its way may take, 0 where none is."""
 
     code = "no_slot"
     status = 503
+
+    def __init__(self, message: str, boot_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.boot_s = boot_s
 
 
 class BudgetExhausted(LeaseError):

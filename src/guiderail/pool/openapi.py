@@ -30,6 +30,7 @@ ERRORS: dict[str, tuple[tuple[int, ...], str]] = {
     "request_reused": ((409,), "the request id was used for something else, or its reply is no longer kept"),
     "not_reset": ((409,), "nothing runs on the lease yet"),
     "episode_over": ((409,), "the environment has ended the episode"),
+    "used_up": ((422,), "the machine has had its episode and cannot reset itself; nothing was done: take a new lease"),
     "too_large": ((413,), "the body is larger than a pool reads"),
     "bad_request": ((422,), "a field is missing, unknown or wrong; nothing was done"),
     "off_screen": ((422,), "a point of the action is off the screen; nothing was done"),
@@ -73,6 +74,7 @@ def document() -> dict[str, Any]:
             "error": {"type": "string", "enum": list(ERRORS), "description": _classes()},
             "message": {"type": "string"},
             "cause": {"type": "string", "enum": ["crash", "timeout"], "description": "with infra_error"},
+            "boot_s": {"type": "number", "description": "with no_slot: so long may the boot take that is under way"},
         },
     }
     schemas["Step"]["properties"]["action"]["description"] = f"{{kind: one of {', '.join(KINDS)}, and its fields}}"

@@ -41,7 +41,8 @@ async def map_pool(
         nonlocal screens
         while queue:
             try:
-                env = RemoteEnv(client, await client.allocate(f"{holder}-{number}", WAIT_S))
+                name = f"{holder}-{number}"
+                env = RemoteEnv(client, await client.allocate(name, WAIT_S), name)
             except NoSlotError:
                 if screens == 0:
                     raise

@@ -274,6 +274,6 @@ def pool_connect(client: PoolClient, holder: str = "rollout", timeout_s: float =
     """A factory of leased environments for `collect_async`."""
 
     async def connect() -> Env:
-        return RemoteEnv(client, await client.allocate(holder, timeout_s))
+        return RemoteEnv(client, await client.allocate(holder, timeout_s), holder)
 
     return connect
