@@ -176,7 +176,7 @@ def test_refusal_names_key_value_and_remedy(tree, line):
 
 def test_a_long_value_does_not_hide_what_is_wrong():
     with pytest.raises(ParamError) as e:
-        parse({**yaml.safe_load(Path("params.yaml").read_text()), "engine": 10**400})
+        parse({**yaml.safe_load(WHOLE), "engine": 10**400})
     assert "signs): must be" in e.value.message and len(e.value.message) < 300
 
 
