@@ -112,3 +112,14 @@ def test_what_can_never_work_is_told_before():
     for bad in ({"url": "ftp://x"}, {"url": "http://k@x/v1"}, {"key_env": "sk-abc"}):
         with pytest.raises(ValueError):
             Params(**bad)
+
+
+@pytest.mark.parametrize("wrong", ["not a url", "ftp://x", "http://h:99999", "http://[::1", "http://key@h:80"])
+def test_addresses_that_are_none(wrong):
+    from guiderail.params_endpoint import Endpoint
+    from guiderail.params_engine import Engine
+
+    for section in (Endpoint, Engine):
+        with pytest.raises(ValueError, match="of the form http"):
+            section(url=wrong)
+        assert section(url="http://127.0.0.1:8000").url

@@ -174,6 +174,12 @@ def test_refusal_names_key_value_and_remedy(tree, line):
     assert e.value.message == line
 
 
+def test_a_long_value_does_not_hide_what_is_wrong():
+    with pytest.raises(ParamError) as e:
+        parse({**yaml.safe_load(WHOLE), "engine": 10**400})
+    assert "signs): must be" in e.value.message and len(e.value.message) < 300
+
+
 def test_every_problem_gets_its_line():
     with pytest.raises(ParamError) as e:
         parse({"rl": {"group_size": 1, "lrr": 2}, "sft": {"epochs": 0}})

@@ -39,6 +39,12 @@ def _section(model: type[BaseModel], loc: Iterable[int | str]) -> type[BaseModel
     return model
 
 
+def _shown(value: Any) -> str:
+    """A value as it is told: whole, unless it is so long that what is wrong would be lost behind it."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:80]}... ({len(text)} signs)"
+
+
 def explain(error: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> str:
     """One line for one pydantic error: key = value: what is wrong, and what would be right."""
     loc, kind, value = error["loc"], str(error["type"]), error.get("input")
@@ -48,7 +54,7 @@ def explain(error: Mapping[str, Any], model: type[BaseModel], prefix: str = "") 
         return f"{key}: unknown key. {nearest(loc[-1], owner.model_fields)}"
     if kind == "value_error":
         text = str(error["ctx"]["error"])
-        return f"{key} = {value!r}: {text}." if key else text
+        return f"{key} = {_shown(value)}: {text}." if key else text
     name = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
     if name in _TYPES:
         text = f"must be {_TYPES[name]}"
@@ -68,4 +74,4 @@ def explain(error: Mapping[str, Any], model: type[BaseModel], prefix: str = "") 
             text = text.replace(words, plain)
     field = owner.model_fields.get(str(loc[-1])) if loc else None
     about = f" {field.description}" if field and field.description else ""
-    return f"{key} = {value!r}: {text}.{about}"
+    return f"{key} = {_shown(value)}: {text}.{about}"

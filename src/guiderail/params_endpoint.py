@@ -12,6 +12,16 @@ from guiderail.param_section import Section
 KEY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def is_address(text: str) -> bool:
+    """Whether `text` is an http(s) address of a host and, where it names one, a port, without a key in it."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError when it is none
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.username
+
+
 class Endpoint(Section):
     """A model behind an OpenAI-compatible address (vLLM, or a provider)."""
 
@@ -28,10 +38,8 @@ class Endpoint(Section):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str) -> str:
-        if value:
-            parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-                raise ValueError("must be of the form http://host:port/v1 or https://host/v1, without a key in it")
+        if value and not is_address(value):
+            raise ValueError("must be of the form http://host:port/v1 or https://host/v1, without a key in it")
         return value
 
     @field_validator("key_env")

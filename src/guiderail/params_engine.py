@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from guiderail.param_section import Section
+from guiderail.params_endpoint import is_address
 
 
 class Engine(Section):
@@ -21,3 +22,10 @@ class Engine(Section):
     gpu_memory: float = Field(0.5, gt=0, le=1, description="vllm on a GPU: share of its memory (the trainer's apart).")
     cpu_cache_gb: int = Field(1, ge=1, le=4096, description="vllm on a CPU: GiB of its key/value cache.")
     start_timeout_s: float = Field(1200.0, gt=0, le=86_400, description="vllm: how long it may take to be ready.")
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not is_address(value):
+            raise ValueError("must be of the form http://host:port, without a key in it")
+        return value

@@ -14,6 +14,7 @@ STAGES = [
     "provision",
     "demos",
     "sft/seed0",
+    "prm/grpo/seed0",
     "rl/grpo/seed0",
     "merge/grpo/seed0/model",
     "evaluate/grpo/seed0/miniwob",

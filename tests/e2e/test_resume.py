@@ -119,9 +119,15 @@ def test_sft_goes_on_and_ends_with_the_same_bytes(scratch):
     compared(scratch, ["sft", "--seed", "0"], "results/sft/seed0", "2 of ")
 
 
-def test_rl_goes_on_leaves_no_browser_and_ends_with_the_same_bytes(scratch):
+def before_rl(scratch: Scratch, recipe: str) -> None:
+    """The stages that `rl` of a recipe comes after, as far as they were not run."""
     if not (scratch.path / "results/sft/seed0").exists():
         scratch.run("sft", "--seed", "0")
+    scratch.run("prm", "--recipe", recipe, "--seed", "0")
+
+
+def test_rl_goes_on_leaves_no_browser_and_ends_with_the_same_bytes(scratch):
+    before_rl(scratch, "grpo")
     argv = ["rl", "--recipe", "grpo", "--seed", "0"]
     started = compared(scratch, argv, "results/rl/grpo/seed0", "1 of 3 iterations")
     assert "guiderail.pool.server" in started and "--remote-debugging" in started  # there was something to leave behind
@@ -139,8 +145,7 @@ def same_metrics(scratch: Scratch, output: str) -> dict[str, float]:
 
 
 def test_phases_along_recordings_go_on_without_a_browser(scratch):
-    if not (scratch.path / "results/sft/seed0").exists():
-        scratch.run("sft", "--seed", "0")
+    before_rl(scratch, "replay")
     output = "results/rl/replay/seed0"
     argv = ["rl", "--recipe", "replay", "--seed", "0"]
     started = compared(scratch, argv, output, "2 of 2 iterations", phase="phase1/")
@@ -152,9 +157,7 @@ def test_phases_along_recordings_go_on_without_a_browser(scratch):
 
 def test_rollouts_ahead_go_on_and_their_schedule_gives_the_same_bytes(scratch):
     """Killed with its worker process, resumed; then the schedule of both lives is followed from the start."""
-    if not (scratch.path / "results/sft/seed0").exists():
-        scratch.run("sft", "--seed", "0")
-    scratch.run("prm", "--recipe", "ahead", "--seed", "0")
+    before_rl(scratch, "ahead")
     argv = ["rl", "--recipe", "ahead", "--seed", "0"]
     started = scratch.killed_after_first_checkpoint(*argv)
     assert "guiderail.stages.rollout_worker" in started and "guiderail.pool.server" in started

@@ -49,6 +49,18 @@ def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
     return results, Path(args.work) if args.work else results.resolve().parent / ".work"
 
 
+def _index_file(name: str) -> Path:
+    """Where --index says; a file that is no index is left as it is. Raises InputError."""
+    file = Path(name).resolve()
+    if file.is_dir():
+        raise InputError(f"--index {name}: is a folder. Name a file in it.")
+    if file.is_file():
+        with file.open("rb") as f:
+            if f.read(16) not in (b"", b"SQLite format 3\0"):
+                raise InputError(f"--index {name}: is no index, and would be overwritten. Name another file.")
+    return file
+
+
 def view(args: argparse.Namespace) -> None:
     """Index what is there and serve until Ctrl-C."""
     import os
@@ -62,7 +74,7 @@ def view(args: argparse.Namespace) -> None:
         token = os.environ.get(TOKEN_ENV, "") or secrets.token_urlsafe(24)
         if len(token) < 16:
             raise InputError(f"{TOKEN_ENV}: must have at least 16 characters, or be unset (then one is made)")
-    index = Index(results, work, Path(args.index) if args.index else None)
+    index = Index(results, work, _index_file(args.index) if args.index else None)
     server.serve(index, args.host, args.port, token)
 
 

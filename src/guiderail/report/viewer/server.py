@@ -240,8 +240,9 @@ def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str],
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
-        except OSError as e:
-            raise InputError(f"{host}:{port}: {e.strerror}. Name another with --port (0 = a free one).") from None
+        except (OSError, OverflowError) as e:
+            why = getattr(e, "strerror", "") or "a port is a number from 0 to 65535"
+            raise InputError(f"{host}:{port}: {why}. Name another with --port (0 = a free one).") from None
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
         (ready or (lambda u: print(f"episodes: {u} (Ctrl-C ends it)", file=sys.stderr, flush=True)))(url)

@@ -29,6 +29,33 @@ def paragraphs(path: str) -> list[str]:
     return [p.text for p in load_office("docx", path).paragraphs]
 
 
+_STORY = re.compile(r"word/(header|footer|footnotes|endnotes|comments)\d*\.xml")
+
+
+def beside(path: str) -> list[str]:
+    """What a docx shows or hides beside the paragraphs of its body: text in tables, boxes, headers, footers, notes,
+    comments and content controls, text that was deleted or inserted as a tracked change, hidden text, and pictures
+    and objects (by kind). Raises Unreadable."""
+    body = load_office("docx", path).element.body
+    texts = [body.iter(f"{W}t", f"{W}delText")]
+    found = [e.tag for e in body.iter(f"{W}drawing", f"{W}pict", f"{W}object", f"{W}altChunk")]
+    with open_zip(path) as archive:
+        for name in filter(_STORY.fullmatch, archive.namelist()):
+            texts.append(parse_xml(member(archive, name, path), path).iter(f"{W}t"))
+    return found + sorted(t.text or "" for some in texts for t in some if not _plain(t, body))
+
+
+def _plain(text: Any, body: Any) -> bool:
+    """Whether a piece of text is a visible one of a paragraph of the body."""
+    run = text.getparent()
+    if text.tag != f"{W}t" or run.find(f"{W}rPr/{W}vanish") is not None:
+        return False
+    paragraph = run.getparent()
+    if paragraph is not None and paragraph.tag == f"{W}hyperlink":
+        paragraph = paragraph.getparent()
+    return paragraph is not None and paragraph.tag == f"{W}p" and paragraph.getparent() is body
+
+
 def compare_docx_files(
     result: str | None,
     expected: str | None,
@@ -39,14 +66,16 @@ def compare_docx_files(
     fuzzy_match: bool = False,
     delete_empty_lines: bool = False,
     reference_base_result: float = 0.0,
+    nothing_else: bool = False,
 ) -> float:
     """1 when two documents have the same paragraphs.
 
     ignore_blanks: white space counts as one blank, paragraph ends too. ignore_order: in any order. delete_empty_lines:
     blank paragraphs are left out. content_only, fuzzy_match: similarity (Indel ratio) in place of equality, scaled so
-    that `reference_base_result` and below is 0.
+    that `reference_base_result` and below is 0. nothing_else (ours): what is beside the paragraphs of a docx must be
+    the same too (`beside`).
     """
-    if result is None or expected is None:
+    if result is None or expected is None or (nothing_else and beside(result) != beside(expected)):
         return 0.0
     one, two = paragraphs(result), paragraphs(expected)
     if delete_empty_lines:
@@ -156,12 +185,28 @@ def has_page_numbers_in_footers(result: str | None) -> float:
     return float(bool(sections) and all(numbered(s.footer) for s in sections))
 
 
-def is_first_line_centered(result: str | None) -> float:
-    """1 when the first paragraph is centred."""
+def is_first_line_centered(result: str | None, only: bool = False) -> float:
+    """1 when the first paragraph is centred, by itself or by its style. only (ours): the first that has text, and no
+    other that has."""
     if result is None:
         return 0.0
-    found = load_office("docx", result).paragraphs
-    return float(bool(found) and found[0].paragraph_format.alignment == 1)
+    found = [p for p in load_office("docx", result).paragraphs if p.text.strip() or not only]
+    centred = [_alignment(p) == "center" for p in (found if only else found[:1])]
+    return float(bool(centred) and centred[0] and not any(centred[1:]))
+
+
+def _alignment(paragraph: Any) -> str:
+    """Alignment of a paragraph as the file has it (what python-docx has no name for too), from its style where it has
+    none of its own."""
+    holder, seen = paragraph._p, 0
+    style = paragraph.style
+    while True:
+        jc = holder.find(f"{W}pPr/{W}jc")
+        if jc is not None:
+            return str(jc.get(f"{W}val"))
+        if style is None or seen > 20:  # styles of a made-up file may go round in circles
+            return ""
+        holder, style, seen = style.element, style.base_style, seen + 1
 
 
 def contains_page_break(result: str | None, rules: Rules | None = None) -> float:

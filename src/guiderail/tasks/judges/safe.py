@@ -9,8 +9,11 @@ one.
 from __future__ import annotations
 
 import codecs
+import functools
 import json
+import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +22,11 @@ MAX_UNPACKED = 512 << 20
 MAX_PARTS = 20_000
 MAX_TEXT = 32 << 20
 MAX_PIXELS = 100_000_000
+MAX_SPAN = 2 << 20
+"""Cells of merged and linked areas of a sheet together: the library makes an object of each."""
+_SPAN = re.compile(
+    rb'<(?:\w+:)?(?:mergeCell|hyperlink)\b[^>]*?\bref=["\']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})["\']'
+)
 
 
 class Unreadable(ValueError):
@@ -83,14 +91,17 @@ def _plain_json(text: str) -> str:
     return "".join(out)
 
 
+def _has_doctype(data: bytes) -> bool:
+    """Whether XML declares a document type or entities, in UTF-8 or either UTF-16, with or without a mark of order."""
+    seen = data.replace(b"\0", b"") if b"\0" in data[:4] else data
+    return b"<!DOCTYPE" in seen or b"<!ENTITY" in seen
+
+
 def parse_xml(data: bytes, path: str | Path) -> Any:
     """Root element of XML without document type. Raises Unreadable."""
     from lxml import etree
 
-    head = data[:4]
-    wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head
-    seen = data.decode("utf-16", "replace") if wide else data.decode("latin-1")
-    if "<!DOCTYPE" in seen or "<!ENTITY" in seen:
+    if _has_doctype(data):
         raise Unreadable(path, "XML with a document type")
     try:
         return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
@@ -117,7 +128,7 @@ def member(archive: zipfile.ZipFile, name: str, path: str | Path, limit: int = M
     try:
         with archive.open(name) as f:
             data = _bounded(f, min(limit, archive.getinfo(name).file_size))
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as e:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, OSError) as e:
         raise Unreadable(path, f"part {name}: {e}") from None
     if data is None:
         raise Unreadable(path, f"part {name} is larger than it says")
@@ -132,16 +143,38 @@ def _bounded(f: IO[bytes], limit: int) -> bytes | None:
 def check_office(path: str | Path) -> Path:
     """Check a docx, xlsx, pptx or odt before a library opens it. Raises Unreadable.
 
-    Every XML part is unpacked once, within bounds, and looked at for a document type.
+    Every XML part, by its name or by its beginning (a workbook can call its sheets as it likes), is unpacked once,
+    within bounds, and looked at for a document type and for areas that span more cells than a library can hold.
     """
     with open_zip(path) as archive:
         for info in archive.infolist():
-            if info.filename.endswith((".xml", ".rels", ".vml")):
-                data = member(archive, info.filename, path)
-                text = data.decode("utf-16", "replace") if b"\0" in data[:4] else data.decode("latin-1")
-                if "<!DOCTYPE" in text or "<!ENTITY" in text:
-                    raise Unreadable(path, f"part {info.filename} has a document type")
+            name = info.filename
+            if name.endswith((".xml", ".rels", ".vml")) or ("/media/" not in name and _begins_as_xml(archive, name)):
+                data = member(archive, name, path)
+                if _has_doctype(data):
+                    raise Unreadable(path, f"part {name} has a document type")
+                if _span(data) > MAX_SPAN:
+                    raise Unreadable(path, f"part {name} merges or links more than {MAX_SPAN} cells")
     return Path(path)
+
+
+def _begins_as_xml(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether the first sign of a part is that of XML; what cannot be unpacked is for who wants to read it."""
+    try:
+        with archive.open(name) as f:
+            head = f.read(200)
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError, zlib.error):
+        return False
+    return head.replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n").startswith(b"<")
+
+
+def _span(data: bytes) -> int:
+    """Cells of the merged and linked areas of a sheet."""
+
+    def column(letters: bytes) -> int:
+        return functools.reduce(lambda n, c: 26 * n + c - ord("A") + 1, letters, 0)
+
+    return sum((abs(column(c) - column(a)) + 1) * (abs(int(d) - int(b)) + 1) for a, b, c, d in _SPAN.findall(data))
 
 
 def load_office(kind: str, path: str | Path, **options: Any) -> Any:
@@ -151,7 +184,9 @@ def load_office(kind: str, path: str | Path, **options: Any) -> Any:
         if kind == "docx":
             import docx
 
-            return docx.Document(str(path))
+            found = docx.Document(str(path))
+            _ = found.paragraphs  # a document without a body is found out here
+            return found
         if kind == "pptx":
             import pptx
 

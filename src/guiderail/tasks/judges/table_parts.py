@@ -61,8 +61,7 @@ def styles(sheet: Any, rule: Rules) -> Any:
     """The styles rule["props"] of every cell that has a value or a style of its own."""
     return {
         c.coordinate: tuple(style(c, p) for p in rule["props"])
-        for row in sheet.iter_rows()
-        for c in row
+        for c in sheet._cells.values()  # stored ones: an area can span billions
         if c.value is not None or c.has_style
     }
 

@@ -8,6 +8,7 @@ are equal when they agree to four decimals; blank rows and columns at the end do
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from guiderail.tasks.judges.methods import holds
 from guiderail.tasks.judges.safe import load_office, read_text
 
 Rules = Mapping[str, Any]
-Grid = list[list[Any]]
+Grid = dict[tuple[int, int], Any]
 DECIMALS = 4
 FUZZY_THRESHOLD = 85.0
 
@@ -120,14 +121,10 @@ def _same_data(books: Books, rule: Rules) -> bool:
 
 
 def grid(sheet: Any, lower: bool = False) -> Grid:
-    """Values of a sheet as rows, made comparable, without blank rows and columns at the end."""
-    rows = [[plain(v, lower) for v in row] for row in sheet.iter_rows(values_only=True)]
-    for row in rows:
-        while row and row[-1] is None:
-            row.pop()
-    while rows and not rows[-1]:
-        rows.pop()
-    return rows
+    """(row, column) -> value, made comparable, of the cells that have one. Takes time for what is stored, not for the
+    area it spans: one cell at the far end of a sheet makes 17 billion blank ones, which are not looked at."""
+    values = {place: plain(found.value, lower) for place, found in sheet._cells.items()}
+    return {place: value for place, value in values.items() if value is not None}
 
 
 def plain(value: Any, lower: bool = False) -> Any:
@@ -135,7 +132,10 @@ def plain(value: Any, lower: bool = False) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return round(float(value), DECIMALS) + 0.0
+        try:
+            return round(float(value), DECIMALS) + 0.0
+        except OverflowError:  # a whole number of hundreds of digits
+            return math.inf if value > 0 else -math.inf
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat().removesuffix("T00:00:00")
     text = str(value)
