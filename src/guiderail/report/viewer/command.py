@@ -117,7 +117,7 @@ def replay(args: argparse.Namespace) -> None:
     else:
         tell("starts a browser; the first step can take a minute ...")
         found = again.recorded(episode, task, env, frames, say)
-    if not found.same:
+    if found.differs is not None:
         tell(f"differs at step {found.differs + 1}: {found.why}")
         raise SystemExit(1)
     say(f"the same {found.steps} steps; frames in {frames}")
