@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from guiderail.report import figures, verdict
+from guiderail.report import figures, tables, verdict
 from guiderail.report.compare import comparison
 from guiderail.report.data import load
 from guiderail.report.summary import Bench, summarise
@@ -93,3 +93,16 @@ def test_base_and_sft_have_one_interval_whatever_the_recipe(world):
     tree = summary["benchmarks"]["miniwob"]["success"]
     assert tree["grpo"]["sft"] == tree["rloo"]["sft"] == tree["dapo"]["sft"]
     assert json.dumps(tree["grpo"]["base"]) == json.dumps(tree["dapo"]["base"])
+
+
+def test_marks_of_one_template_never_hide_each_other(world):
+    """Base, SFT and three recipes tie on many templates of four instances; each series has its own height in a row."""
+    _, _, bench, _ = world
+    fig = figures.template_dumbbells(bench, tables.group_table(bench, "template"))
+    for ax in fig.axes:
+        marks = [m.get_offsets() for m in ax.collections if len(m.get_offsets()) and m.get_label()[0] != "_"]
+        assert len(marks) == 5
+        rows = [[float(y) for _, y in m] for m in marks]
+        for heights in zip(*rows, strict=True):
+            assert len({round(y) for y in heights}) == 1 and len(set(heights)) == 5  # one row, five heights
+        assert [round(a - b, 6) for a, b in zip(rows[0], rows[1], strict=True)] == [pytest.approx(0.15)] * len(rows[0])
