@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from guiderail.report.style import (
+    CAUSE,
     GOOD,
     INK,
     MUTED,
@@ -30,10 +31,12 @@ from guiderail.report.summary import Bench, Tree
 # (how an episode ended, its label, its colour), in stacking order
 ENDS = (
     ("success", "Success", GOOD),
-    ("failure/env_done", "Wrong action", "#e3a29b"),
-    ("failure/step_limit", "Step limit", "#f0c987"),
-    ("failure/parse_failure", "Unreadable action", "#b9a3d6"),
-    ("failure/agent", "Gave up or stopped early", "#8fb4d9"),
+    *(
+        (f"failure/{cause}", name[0].upper() + name[1:], colour)
+        for (cause, name), colour in zip(
+            CAUSE.items(), ("#e3a29b", "#f0c987", "#b9a3d6", "#8fb4d9", "#a9cbb7"), strict=True
+        )
+    ),
     ("failure/other", "Other failure", "#cfd5db"),
     ("excluded", "Not measured", "#3a4651"),
 )
@@ -103,8 +106,8 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
 
 
 def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
-    """One row per template with a dot per checkpoint and recipe, each at its own height in the row, so that equal values
-    are all seen: train templates on fresh instances, then held-out templates. Sorted by the last checkpoint's mean over
+    """One row per template with a dot per checkpoint and recipe, each at its own height in the row, so that ties are
+    seen: train templates on fresh instances, then held-out templates. Sorted by the last checkpoint's mean over
     recipes."""
     splits = [s for s in ("fresh", "heldout") if s in bench.splits] or bench.splits
     names = {s: ranked(bench, table, s) for s in splits}
@@ -157,8 +160,6 @@ def _end(kind: Any, cause: Any) -> str:
         return "success"
     if kind != "failure":
         return "excluded"
-    if cause in ("agent_finish", "agent_fail"):
-        return "failure/agent"
     name = f"failure/{cause}"
     return name if name in {e[0] for e in ENDS} else "failure/other"
 
