@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import parse_qsl
 
 import pandas as pd
 import pytest
 import synthetic
 
-from guiderail.report import diagnosis, limits, origins
+from guiderail.report import diagnosis, figures, limits, origins, page
 from guiderail.report.data import load
+from guiderail.report.origins import results_folder
+from guiderail.report.style import CAUSE
 from guiderail.report.summary import Bench, summarise
+from guiderail.report.viewer.index import Index
+from guiderail.report.viewer.queries import Explorer
+from guiderail.report.viewer.query import Query
 
 FILE = "evaluate/grpo/seed0/miniwob/episodes.parquet"
 
@@ -38,7 +44,7 @@ def test_where_rl_is_worse_and_what_it_does_there(world):
         r for r in diagnosis.worse(bench).to_dict("records") if (r["template"], r["split"]) == ("click-tab", "fresh")
     ]
     assert (row["sft"], row["rl"], row["mean"], row["n"], row["lost"]) == (1.0, 0.0, -1.0, 2, 2)
-    assert row["what RL does there"] == "2x the steps ran out; last act: type"
+    assert row["what RL does there"] == "2x steps ran out; last act: type"
     assert (diagnosis.worse(bench)["mean"] < 0).all()
 
 
@@ -49,13 +55,40 @@ def test_the_page_shows_the_largest_loss_first_and_no_small_templates():
         )
 
     lost = pd.DataFrame([row("a", -0.5, -0.9, 0.2, 6), row("b", -0.3, -0.5, -0.1, 40), row("c", -0.1, -0.2, 0.1, 40)])
-    heading, note, table = diagnosis._lost(lost, several=False)
+    heading, note, table = diagnosis._lost(lost, False, lambda r: f"http://x/?template={r['template']}")
+    assert list(table["new failures"]) == ["1 of 32", "1 of 24"]  # RL fails 0.8 and 0.6 of 40
+    assert "`guiderail view`" in note and "`http://x/?template=b`" in note and "instances that both fail" in note
+    assert [c.address for c in table["look"]] == ["http://x/?template=b", "http://x/?template=c"]
     assert heading == "Where RL is worse than SFT" and "1 of 2 are beyond chance" in note
     assert "1 with fewer than 10 paired instances are left out" in note
     assert list(table["template"]) == ["b, fresh", "c, fresh"] and list(table["beyond chance"]) == ["yes", "no"]
     assert list(table["difference"]) == ["-30.0 pp [-50.0, -10.0]", "-10.0 pp [-20.0, +10.0]"] and "recipe" not in table
-    _, said, nothing = diagnosis._lost(lost[:1], several=True)
+    _, said, nothing = diagnosis._lost(lost[:1], True, lambda r: "")
     assert said.startswith("On no template") and nothing.empty
+
+
+def test_the_explorer_shows_the_failures_that_a_link_names(world, tmp_path):
+    rows, data, bench = world
+    link = diagnosis.look(bench, "grpo", "fresh", "click-tab")
+    base, _, asked = link.partition("/?")
+    assert base == "http://127.0.0.1:8766"
+    index = Index(results_folder(data), None, tmp_path / "index.sqlite")
+    index.refresh()
+    found = Explorer(index).page(Query.parse(parse_qsl(asked)))
+    tab = (rows.template == "click-tab") & (rows.split == "fresh") & (rows.checkpoint == "rl")
+    assert found["total"] == (tab & (rows.kind == "failure")).sum() == 2
+    assert " " not in diagnosis.look(bench, "g", "fresh", "it's <b>)&x") and "<" not in link
+
+
+def test_one_cause_has_one_name(world):
+    _, _, bench = world
+    assert [label for key, label, _ in figures.ENDS if key.split("/")[-1] in CAUSE] == [
+        n[0].upper() + n[1:] for n in CAUSE.values()
+    ]
+    assert figures._end("failure", "agent_fail") == "failure/agent_fail"
+    shown = diagnosis.reading(bench, diagnosis.causes(bench), diagnosis.worse(bench))[0][2]
+    assert set(shown["cause"]) <= set(CAUSE.values()) and "meaning" not in shown
+    assert all(f"`{key}`" in page.NAMES for key in CAUSE)
 
 
 def test_causes_are_counted(world):
@@ -105,6 +138,21 @@ def test_origins_come_from_the_records():
         {"data": "results/demos", "sha256": "2", "read by": "1 outputs"}
     ]
     assert origins.table(made).to_dict("records") == [
-        {"output": "rl/grpo/seed0", "commit": "aaaaaaaaaaaa with changes", "dvc.lock": "b" * 12, "digest": "d" * 12}
+        {
+            "output": "rl/grpo/seed0",
+            "commit": "aaaaaaaaaaaa with changes in files not recorded",
+            "dvc.lock": "b" * 12,
+            "digest": "d" * 12,
+        }
     ]
     assert origins.table({"x": {}}).iloc[0]["commit"] == "not recorded"
+    named = {"git": {"commit": "a" * 40, "dirty": True, "changed": ["params.yaml", "b", "c", "d"]}}
+    assert origins.table({"x": named}).iloc[0]["commit"] == "aaaaaaaaaaaa with changes in params.yaml, b, c and 1 more"
+
+
+def test_the_page_names_the_commit_of_the_report(world, monkeypatch):
+    _, data, _ = world
+    state = {"commit": "c" * 40, "dirty": True, "changed": ["params.yaml"]}
+    monkeypatch.setattr(origins, "git_state", lambda: state)
+    (_, note, _), *_ = origins.reading(data)
+    assert "This report was made by commit cccccccccccc with changes in params.yaml" in note

@@ -171,7 +171,7 @@ def test_html_is_one_file_and_hostile_text_stays_text(made: Made) -> None:
     for tag, attrs in tags.seen:
         for name in ("src", "href"):
             value = attrs.get(name)
-            assert value is None or value.startswith(("data:image/", "#")), (tag, value)
+            assert value is None or value.startswith(("data:image/", "#", "http://127.0.0.1:8766/?")), (tag, value)
     assert "&lt;script&gt;alert(1)" in text  # shown, so the model's words are there
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     policy = next(a["content"] for t, a in tags.seen if t == "meta" and a.get("http-equiv"))
@@ -180,6 +180,34 @@ def test_html_is_one_file_and_hostile_text_stays_text(made: Made) -> None:
     assert script and policy
     digest = base64.b64encode(hashlib.sha256(script.group(1).encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
+
+
+def test_every_section_can_be_reached_and_the_page_has_a_dark_side(made: Made) -> None:
+    text = (made.out / "index.html").read_text()
+    tags = Tags()
+    tags.feed(text)
+    ids = {a["id"] for _, a in tags.seen if a.get("id")}
+    links = [str(a["href"])[1:] for _, a in tags.seen if str(a.get("href", "")).startswith("#")]
+    assert len(ids) == len([1 for _, a in tags.seen if a.get("id")]) and set(links) <= ids
+    assert {"success", "why-episodes-fail", "where-rl-is-worse-than-sft", "film-strips", "costs"} <= set(links)
+    style = re.sub(r":root \{[^}]*\}", "", text.partition("<style>")[2].partition("</style>")[0])
+    assert "prefers-color-scheme: dark" in style and not re.search(r"(color|background): *#", style)
+
+
+def test_backticks_are_code(made: Made) -> None:
+    assert str(page.code("a <b> `x <i>` `")) == "a &lt;b&gt; <code>x &lt;i&gt;</code> `"
+    assert tables.prose("a_b `x_y <i>` `") == "a\\_b `x_y <i>` \\`"
+    html = (made.out / "index.html").read_text().partition('id="film-strips"')[0]
+    assert "`guiderail" not in html and "`provision" not in html
+
+
+def test_numbers_stand_right_and_words_left() -> None:
+    words = pd.DataFrame(
+        [["a", "12.3 % [1, 2]", "-1.0 pp [-2, +1]", "base", "no gain", "3"], ["b", "n/a", "", "rl", "5", "4"]]
+    )
+    assert tables.worded(words) == [True, False, False, True, False, False]
+    rule = tables.markdown(words).splitlines()[1]
+    assert rule == "| :-- | --: | --: | :-- | --: | --: |"
 
 
 def test_what_else_changed_is_told_per_task(made: Made) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 import synthetic
 
-from guiderail.report import figures, verdict
+from guiderail.report import diagnosis, figures, page, tables, verdict
 from guiderail.report.compare import comparison
 from guiderail.report.data import load
-from guiderail.report.summary import Bench, summarise
+from guiderail.report.summary import Bench, distinct, summarise
 from guiderail.report.viewer import names
 
 
@@ -93,3 +94,55 @@ def test_base_and_sft_have_one_interval_whatever_the_recipe(world):
     tree = summary["benchmarks"]["miniwob"]["success"]
     assert tree["grpo"]["sft"] == tree["rloo"]["sft"] == tree["dapo"]["sft"]
     assert json.dumps(tree["grpo"]["base"]) == json.dumps(tree["dapo"]["base"])
+
+
+def test_marks_of_one_template_never_hide_each_other(world):
+    """Base, SFT and three recipes tie on many templates of four instances; each series has its own height in a row."""
+    _, _, bench, _ = world
+    fig = figures.template_dumbbells(bench, tables.group_table(bench, "template"))
+    for ax in fig.axes:
+        marks = [m.get_offsets() for m in ax.collections if len(m.get_offsets()) and m.get_label()[0] != "_"]
+        assert len(marks) == 5
+        rows = [[float(y) for _, y in m] for m in marks]
+        for heights in zip(*rows, strict=True):
+            assert len({round(y) for y in heights}) == 1 and len(set(heights)) == 5  # one row, five heights
+        assert [round(a - b, 6) for a, b in zip(rows[0], rows[1], strict=True)] == [pytest.approx(0.15)] * len(rows[0])
+
+
+def test_what_no_recipe_changes_is_shown_once(world):
+    _, data, bench, summary = world
+    assert bench.shared("base") and bench.shared("sft") and not bench.shared("rl")
+    tree = summary["benchmarks"]["miniwob"]
+    none = {k: pd.DataFrame() for k in ("domains", "templates", "excluded")}
+    for k in ("domains", "templates"):
+        none[k] = tables.group_table(bench, k[:-1])
+    frames = none | {"success": tables.success_table(bench, tree), "gains": tables.gain_table(bench, tree)}
+    shown = {h: t for h, _, t in tables.reading(bench, tree, frames)}
+    assert shown["Success"][["recipe", "checkpoint"]].value_counts().to_dict() == {
+        (r, c): 3 for r, c in [("all", "base"), ("all", "sft"), *((r, "rl") for r in data.recipes)]
+    }
+    assert shown["Paired gains"]["recipe"].tolist() == ["all"] * 3 + [r for r in data.recipes for _ in "abc"] * 2
+    causes = diagnosis.reading(bench, diagnosis.causes(bench), pd.DataFrame(columns=diagnosis.WORSE))[0][2]
+    assert set(causes["recipe"][causes["checkpoint"] != "rl"]) == {"all"}
+    assert not causes.duplicated(["recipe", "checkpoint", "cause"]).any()
+    assert len(frames["success"]) == 3 * 3 * 3  # the CSV has every recipe's rows
+
+
+def test_episodes_of_every_recipe_count_once(world):
+    """46 template-split pairs of 4 instances: base, SFT and three times RL; one changed SFT episode is one's own."""
+    _, data, _, _ = world
+    assert distinct(data) == 46 * 4 * 5
+    rows = data.episodes.copy()
+    mine = rows.index[(rows["recipe"] == "rloo") & (rows["checkpoint"] == "sft")][:1]
+    rows.loc[mine, "actions"] = "[]"
+    other = replace(data, episodes=rows)
+    assert distinct(other) == 46 * 4 * 5 + 1 and not Bench(other, "miniwob").shared("sft")
+
+
+def test_film_strips_can_be_chosen_by_recipe(world):
+    _, data, _, _ = world
+    found = page.filters(data, [])
+    assert found[:6] == [
+        ("all", "All"), ("base", "Base"), ("sft", "SFT"), ("rl-0", "RL grpo"), ("rl-1", "RL rloo"), ("rl-2", "RL dapo")
+    ]  # fmt: skip
+    assert ("rl", "RL") in page.filters(replace(data, recipes=["grpo"]), [])

@@ -47,6 +47,7 @@ class Strip:
     steps: list[dict[str, str]]
     name: str
     replay: str
+    recipe: str
 
 
 @dataclass
@@ -150,7 +151,7 @@ def _strips(out: Path, bench: Bench, prefix: str) -> list[Strip]:
             name = names.evaluated(run, checkpoint, str(task), int(number))
             replay = "" if names.recorded(run) else names.command(name)
             kind, cause, said = (str(row[k]) for k in ("kind", "cause", "instruction"))
-            made.append(Strip(path, checkpoint, kind, cause, title, said, _steps(row), name, replay))
+            made.append(Strip(path, checkpoint, kind, cause, title, said, _steps(row), name, replay, recipe))
     return made
 
 
@@ -209,7 +210,7 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
             if RECORDED[benchmark] != "sop":
                 note = "Trajectories with every step right (TSR), mean share of right steps (PG), and their mean."
             note += compare.at_best(bench)
-            section.tables.insert(0, ("Recorded trajectories", note, compare.recorded_table(tree)))
+            section.tables.insert(0, ("Recorded trajectories", note, tables.once(bench, compare.recorded_table(tree))))
         if benchmark == data.benchmarks[0] and compared:
             note = (
                 "Costs of the rl stage, means over seeds. Per point: of gain over SFT; bounds from the gain's interval."

@@ -138,7 +138,7 @@ def _range(tree: Tree) -> str:
 
 
 def recorded_table(tree: Tree) -> pd.DataFrame:
-    """TSR, PG and Score of a recorded benchmark per recipe, checkpoint and split, as texts."""
+    """TSR, PG and Score of a recorded benchmark per recipe, checkpoint and split, as texts; all rows."""
     return pd.DataFrame(
         [
             {"recipe": r, "checkpoint": c, "split": s, "TSR": interval(x["tsr"]), "PG": interval(x["pg"]),

@@ -7,23 +7,21 @@ counted from the lost instances themselves (SFT solves them, RL does not), never
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from guiderail.params import Params
 from guiderail.report import figures, filmstrip, tables
-from guiderail.report.style import INK, SPLIT_NAME, series_label
+from guiderail.report.style import INK, SPLIT_NAME, cause_name, series_label
 from guiderail.report.summary import Bench
 
-CAUSE = {
-    "env_done": "the page judged what was done wrong",
-    "agent_finish": "the agent said it was done, and was not",
-    "agent_fail": "the agent gave up",
-    "step_limit": "the steps ran out",
-    "parse_failure": "what the agent wrote could not be read or done",
-}
+EXPLORER = Params().tracking.explorer
+"""Where `guiderail view` answers unless told otherwise."""
 SHOWN_FROM = 10
 """Templates with fewer paired instances are left out of the pages (the CSV has them): one instance more or less would
 move them by more than ten points."""
@@ -86,9 +84,7 @@ def _template(bench: Bench, recipe: str, split: str, template: str) -> dict[str,
         lost += len(gone)
         frame = bench.rows(recipe, "rl", split, seed)
         for row in frame[frame["task"].isin(gone) & (frame["kind"] == "failure")].to_dict("records"):
-            said.append(
-                (CAUSE.get(str(row["cause"]), str(row["cause"])), last_act({str(k): v for k, v in row.items()}))
-            )
+            said.append((cause_name(str(row["cause"])), last_act({str(k): v for k, v in row.items()})))
     counts = pd.Series([f"{why}; last act: {act}" for why, act in said]).value_counts()
     text = "; ".join(f"{n}x {what}" for what, n in sorted(counts.items(), key=lambda kv: (-kv[1], str(kv[0])))[:2])
     means = {name: sum(v[i] for v in both) / len(both) for i, name in enumerate(("sft", "rl"))}
@@ -101,17 +97,23 @@ def reading(bench: Bench, failed: pd.DataFrame, lost: pd.DataFrame) -> list[tupl
     made = []
     if len(failed):
         shown = failed.assign(
-            share=[tables.percent(v, 0) for v in failed["share"]],
-            meaning=[CAUSE.get(c, c.replace("_", " ")) for c in failed["cause"]],
+            share=[tables.percent(v, 0) for v in failed["share"]], cause=[cause_name(c) for c in failed["cause"]]
         )
-        shown = shown if several else shown.drop(columns="recipe")
+        shown = tables.once(bench, shown) if several else shown.drop(columns="recipe")
         made.append(("Why episodes fail", "Failures of all splits together.", shown.astype(str)))
     if {"sft", "rl"} <= set(bench.checkpoints):
-        made.append(_lost(lost, several))
+        made.append(_lost(lost, several, lambda r: look(bench, r["recipe"], r["split"], r["template"])))
     return made
 
 
-def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
+def look(bench: Bench, recipe: str, split: str, template: str) -> str:
+    """Address of RL's failures on a template in the explorer (`viewer.query` reads it)."""
+    runs = [("run", f"evaluate/{recipe}/seed{s}/{bench.benchmark}") for s in bench.data.seeds]
+    of = [("checkpoint", "rl"), ("split", split), ("template", template), ("outcome", "failure")]
+    return f"{EXPLORER}/?{urlencode([*runs, *of], quote_via=quote)}"
+
+
+def _lost(lost: pd.DataFrame, several: bool, address: Callable[[dict[str, Any]], str]) -> tuple[str, str, pd.DataFrame]:
     heading = "Where RL is worse than SFT"
     everything = [{str(k): v for k, v in r.items()} for r in lost.to_dict("records")]
     rows = [r for r in everything if r["n"] >= SHOWN_FROM]
@@ -124,13 +126,18 @@ def _lost(lost: pd.DataFrame, several: bool) -> tuple[str, str, pd.DataFrame]:
     note = (
         f"Paired on the same instances, the largest loss first. {certain} of {len(rows)} are beyond chance (the "
         f"interval leaves zero out; among many templates some do so by chance). {left}"
+        "New failures are instances that SFT solves and RL does not, out of all that RL "
+        "fails there; the last column tells of these alone (the two most frequent ways), not of instances that both "
+        "fail. To look at all of RL's failures of a row, run `guiderail view` beside the results and follow the row's "
+        f"link, which sets the explorer's filters, for the first row `{address(rows[0])}`."
     )
     table = pd.DataFrame(
         [
             {"template": f"{r['template']}, {r['split']}", **({"recipe": r["recipe"]} if several else {}),
              "SFT to RL": f"{tables.percent(r['sft'], 0)} to {tables.percent(r['rl'], 0)}",
              "difference": tables.interval(r, signed=True), "beyond chance": "yes" if tables.sure(r) else "no",
-             "n": str(r["n"]), WORSE[-1]: r[WORSE[-1]]}
+             "n": str(r["n"]), "new failures": f"{r['lost']} of {round(r['n'] * (1 - r['rl']))}",
+             "look": tables.Link("failures", address(r)), WORSE[-1]: r[WORSE[-1]]}
             for r in rows
         ]
     )  # fmt: skip

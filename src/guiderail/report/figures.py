@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from guiderail.report.style import (
+    CAUSE,
     GOOD,
     INK,
     MUTED,
@@ -30,13 +31,17 @@ from guiderail.report.summary import Bench, Tree
 # (how an episode ended, its label, its colour), in stacking order
 ENDS = (
     ("success", "Success", GOOD),
-    ("failure/env_done", "Wrong action", "#e3a29b"),
-    ("failure/step_limit", "Step limit", "#f0c987"),
-    ("failure/parse_failure", "Unreadable action", "#b9a3d6"),
-    ("failure/agent", "Gave up or stopped early", "#8fb4d9"),
+    *(
+        (f"failure/{cause}", name[0].upper() + name[1:], colour)
+        for (cause, name), colour in zip(
+            CAUSE.items(), ("#e3a29b", "#f0c987", "#b9a3d6", "#8fb4d9", "#a9cbb7"), strict=True
+        )
+    ),
     ("failure/other", "Other failure", "#cfd5db"),
     ("excluded", "Not measured", "#3a4651"),
 )
+DODGE = 0.75
+"""Share of a template's row that its marks are spread over, the first series on top."""
 
 
 def points(value: float) -> str:
@@ -101,23 +106,26 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
 
 
 def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
-    """One row per template with a dot per checkpoint and recipe: train templates on fresh instances, then held-out
-    templates. Sorted by the last checkpoint's mean over recipes."""
+    """One row per template with a dot per checkpoint and recipe, each at its own height in the row, so that ties are
+    seen: train templates on fresh instances, then held-out templates. Sorted by the last checkpoint's mean over
+    recipes."""
     splits = [s for s in ("fresh", "heldout") if s in bench.splits] or bench.splits
     names = {s: ranked(bench, table, s) for s in splits}
     series, recipes = series_of(bench), bench.data.recipes
     heights = [max(1, len(names[s])) for s in splits]
-    fig = Figure(figsize=(8.4, 1.7 + 0.27 * sum(heights)), layout="constrained")
+    tall = 0.09 + 0.058 * max(3, len(series))  # inches of a row: its marks overlap in part at most
+    fig = Figure(figsize=(8.4, 1.7 + tall * sum(heights)), layout="constrained")
     axes = fig.subplots(len(splits), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax, split in zip(axes, splits, strict=True):
         y = np.arange(len(names[split]))
         grid = cells(table, split, names[split], series)
-        known = np.ma.masked_invalid(grid)
-        ax.hlines(y, known.min(axis=1), known.max(axis=1), color="#d5dae0", linewidth=3.2, zorder=1)
+        for row in y[::2]:
+            ax.axhspan(row - 0.5, row + 0.5, color="#f4f6f8", zorder=0)
         for i, (c, recipe) in enumerate(series):
             ax.scatter(
-                grid[:, i], y, s=(96, 66, 40)[min(i, 2)], color=series_colour(c, recipe, recipes),
-                label=series_label(c, recipe, recipes), zorder=3 + i, edgecolors="white", linewidths=0.8, clip_on=False,
+                grid[:, i], y + DODGE * ((len(series) - 1) / 2 - i) / len(series), s=38,
+                color=series_colour(c, recipe, recipes), label=series_label(c, recipe, recipes), zorder=3 + i,
+                edgecolors="white", linewidths=0.6, clip_on=False,
             )  # fmt: skip
         ax.set_yticks(y, names[split], color=INK, fontsize=9)
         ax.set_ylim(-0.7, len(y) - 0.3)
@@ -152,8 +160,6 @@ def _end(kind: Any, cause: Any) -> str:
         return "success"
     if kind != "failure":
         return "excluded"
-    if cause in ("agent_finish", "agent_fail"):
-        return "failure/agent"
     name = f"failure/{cause}"
     return name if name in {e[0] for e in ENDS} else "failure/other"
 

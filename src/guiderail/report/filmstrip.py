@@ -18,7 +18,7 @@ import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
 from guiderail.actions.types import clamp01
-from guiderail.report.style import BAD, GOOD, INK, MUTED, SPLIT_NAME, STAGE_NAME
+from guiderail.report.style import BAD, GOOD, INK, MUTED, SPLIT_NAME, STAGE_NAME, cause_name
 
 BOX = (440, 420)  # a frame is scaled into this box
 GAP, PAD, MIN_CARD = 34, 28, 320
@@ -207,9 +207,7 @@ def episode_strip(row: dict[str, Any], frames: Path, recipe: str = "") -> Image.
         cards = cards[: MAX_CARDS - 3] + cards[-3:]
     good = row["kind"] == "success"
     name = STAGE_NAME.get(row["checkpoint"], row["checkpoint"]) + (f" {recipe}" if recipe else "")
-    ending = str(row["cause"]).replace("_", " ")
-    detail = "" if good else (ending if ending != "env done" else "the page judged the action wrong")
-    verdict = ("Success", "the page reports the full reward") if good else ("Failure", detail)
+    verdict = ("Success", "the page reports the full reward") if good else ("Failure", cause_name(str(row["cause"])))
     title = f"{name} · {SPLIT_NAME.get(row['split'], row['split']).lower()} · {row['template']}"
     return strip(cards, title=title, instruction=str(row["instruction"]), good=good, verdict=verdict)
 

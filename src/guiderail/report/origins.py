@@ -1,8 +1,9 @@
 """Where the numbers came from: commit, lock, parameters that differ from the default, and hashes of the data.
 
-Guarantees: all of it is read from the provenance records the stages left (never from the checkout the report is made
-in); outputs that were made by different code or locks are told apart; what no record says is "not recorded". Lock files
-differ from stage to stage as DVC writes them, so the last one is named for each output.
+Guarantees: all of it is read from the provenance records the stages left; of the checkout the report is made in only
+the commit is told, as that of the report itself; outputs that were made by different code or locks are told apart; what
+no record says is "not recorded". Lock files differ from stage to stage as DVC writes them, so the last one is named for
+each output.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import Any
 import pandas as pd
 
 from guiderail.params import Params
+from guiderail.provenance import git_state
 from guiderail.report.data import ReportData
 
 NOT = "not recorded"
+NAMED = 3
+"""Changed files that are named; more are counted."""
 
 
 def results_folder(data: ReportData) -> Path:
@@ -40,7 +44,13 @@ def read(data: ReportData) -> dict[str, dict[str, Any]]:
 def _commit(record: Mapping[str, Any]) -> str:
     git = record.get("git") or {}
     commit = git.get("commit")
-    return f"{commit[:12]}{' with changes' if git.get('dirty') else ''}" if isinstance(commit, str) else NOT
+    if not isinstance(commit, str):
+        return NOT
+    if not git.get("dirty"):
+        return commit[:12]
+    files = list(map(str, git.get("changed") or [])) or ["files not recorded"]
+    named = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
+    return f"{commit[:12]} with changes in {named}"
 
 
 def table(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -98,10 +108,11 @@ def reading(data: ReportData) -> list[tuple[str, str, pd.DataFrame]]:
     commits = sorted({_commit(r) for r in records.values()})
     packages: dict[str, str] = next((r["packages"] for r in reversed(list(records.values())) if r.get("packages")), {})
     named = ", ".join(f"{k} {v}" for k, v in packages.items() if k in ("python", "torch", "transformers", "guiderail"))
-    note = f"Made by commit {', '.join(commits)}. {named}".strip()
+    note = f"Made by commit {'; '.join(commits)}."
     if len(commits) > 1:
-        note += ". Several commits: outputs that were up to date were not made again."
-    made = [("Made by", note, table(records))]
+        note += " Several commits: outputs that were up to date were not made again."
+    note += f" This report was made by commit {_commit({'git': git_state()})}. {named}"
+    made = [("Made by", note.strip(), table(records))]
     changed = changed_params(records, {"recipe": data.recipes, "seed": data.seeds, "benchmark": data.benchmarks})
     same = "Every parameter has its default." if changed.empty else "All others have their default."
     made.append(("Parameters changed against the default", same, changed))

@@ -16,13 +16,18 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from guiderail.report import diagnosis, limits, origins, tables
-from guiderail.report.build import Section
+from guiderail.report import limits, origins, tables
+from guiderail.report.build import Section, Strip
 from guiderail.report.data import ReportData
-from guiderail.report.style import series_colour
-from guiderail.report.summary import Tree
+from guiderail.report.style import cause_name, series_colour
+from guiderail.report.summary import Tree, distinct
 
 TEMPLATE = Path(__file__).with_name("page.html")
+NAMES = (
+    "How failed episodes ended, in brackets as the files and the explorer call it. Judged wrong (`env_done`): the page "
+    "or the judge ended it without the full reward. Steps ran out (`step_limit`). Unreadable action (`parse_failure`): "
+    "what the agent wrote could not be read or done. Said done, was not (`agent_finish`). Gave up (`agent_fail`)."
+)
 NOTES = (
     "Success is the share of measured episodes whose page reports the full reward. Episodes that the environment or "
     "the judge spoiled are run again, and if that fails they are excluded from every mean and counted.",
@@ -30,7 +35,61 @@ NOTES = (
     "training has seen. Held-out templates were never trained on.",
     "Intervals come from a bootstrap within templates; over several training seeds the seeds are drawn as well. Gains "
     "are paired: the same instances under both checkpoints. Single templates have Wilson intervals.",
+    NAMES,
 )
+
+
+LINKED = {
+    "Recipes compared": "Recipes compared",
+    "Recipe against recipe": "Recipe against recipe",
+    "Recorded trajectories": "Recordings",
+    "Success": "Success",
+    "Why episodes fail": "Failures",
+    "Where RL is worse than SFT": "Where RL is worse",
+    "Experts and chance": "Experts",
+    "Retrieval and fine-tuning": "Retrieval",
+    "Process reward model": "Judge of steps",
+    "What else changed": "Side effects",
+}
+"""Tables that the navigation leads to, and what it calls them."""
+
+
+def code(text: str) -> Markup:
+    """Text as HTML, what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))
+
+
+def filters(data: ReportData, sections: list[Section]) -> list[tuple[str, str]]:
+    """(tag, label) of each button above the film strips."""
+    several = len(data.recipes) > 1
+    rl = [(f"rl-{n}", f"RL {r}") for n, r in enumerate(data.recipes)] if several else [("rl", "RL")]
+    causes = sorted({x.cause for s in sections for x in s.strips if x.outcome == "failure"})
+    return [
+        ("all", "All"), ("base", "Base"), ("sft", "SFT"), *rl, ("success", "Successes"), ("failure", "Failures"),
+        *((f"cause-{c}", f"Failed: {cause_name(c)}") for c in causes),
+    ]  # fmt: skip
+
+
+def _anchors(sections: list[Section]) -> dict[tuple[str, str], str]:
+    """(benchmark, heading) of each table to its id on the page; those of the first benchmark bear no name."""
+
+    def slug(text: str) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+    made: dict[tuple[str, str], str] = {}
+    for s in sections:
+        for heading, _, _ in s.tables:
+            plain = slug(heading)
+            made[s.benchmark, heading] = plain if plain not in made.values() else f"{plain}-{slug(s.benchmark)}"
+    return made
+
+
+def _nav(sections: list[Section], anchors: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    """(id, label) of the navigation's links to tables: the first of each kind."""
+    first: dict[str, str] = {}
+    for (_, heading), anchor in anchors.items():
+        first.setdefault(heading, anchor)
+    return [(first[h], label) for h, label in LINKED.items() if h in first]
 
 
 def _memory_note(data: ReportData) -> str:
@@ -57,7 +116,7 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
             lines += [f"## {escape(picture.heading)}", "", f"![{escape(picture.caption)}]({picture.name}.svg)", ""]
             lines += [escape(picture.caption), ""]
         for heading, note, table in section.tables:
-            lines += [f"## {escape(heading)}", "", *([escape(note), ""] if note else [])]
+            lines += [f"## {escape(heading)}", "", *([tables.prose(note), ""] if note else [])]
             lines += [tables.markdown(table)] if len(table) else []
         if section.strips:
             lines += ["## Film strips", ""]
@@ -68,10 +127,16 @@ def write_markdown(path: Path, title: str, data: ReportData, summary: Tree, sect
     lines += [tables.markdown(tables.costs(data.used, summary["totals"]))]
     lines += ["## Limits of these numbers", ""]
     for heading, said in limits.limits(data, summary):
-        lines += [f"**{escape(heading)}**", "", *(f"- {escape(t)}" for t in said), ""]
+        lines += [f"**{escape(heading)}**", "", *(f"- {tables.prose(t)}" for t in said), ""]
     for heading, note, table in origins.reading(data):
-        lines += [f"## {escape(heading)}", "", escape(note), "", *([tables.markdown(table)] if len(table) else [])]
-    lines += ["## How to read this", "", *(f"- {escape(n)}" for n in NOTES), ""]
+        lines += [
+            f"## {escape(heading)}",
+            "",
+            tables.prose(note),
+            "",
+            *([tables.markdown(table)] if len(table) else []),
+        ]
+    lines += ["## How to read this", "", *(f"- {tables.prose(n)}" for n in NOTES), ""]
     if data.missing:
         lines += ["## Missing inputs", "", *(f"- {escape(m)}" for m in data.missing), ""]
     path.write_text("\n".join(lines))
@@ -120,7 +185,19 @@ def _cards(summary: Tree, data: ReportData) -> list[dict[str, Any]]:
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
-    return {"head": list(frame.columns), "rows": [list(map(str, r)) for r in frame.itertuples(index=False)]}
+    head = [{"text": c, "left": left} for c, left in zip(frame.columns, tables.worded(frame), strict=True)]
+    rows = [
+        [{"text": str(v), "address": v.address if isinstance(v, tables.Link) else ""} for v in r]
+        for r in frame.itertuples(index=False)
+    ]
+    return {"head": head, "rows": rows}
+
+
+def _tags(strip: Strip, data: ReportData) -> str:
+    """The tags of `filters` that show a strip."""
+    own = ["all", strip.checkpoint, strip.outcome]
+    own += [f"rl-{data.recipes.index(strip.recipe)}"] if strip.checkpoint == "rl" else []
+    return " ".join([*own, *([f"cause-{strip.cause}"] if strip.outcome == "failure" else [])])
 
 
 def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections: list[Section]) -> None:
@@ -131,6 +208,8 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
         raise ValueError(f"{TEMPLATE}: has no <script> block; the page's policy names its hash")
     policy = base64.b64encode(hashlib.sha256(found.group(1).encode()).digest()).decode()
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters["code"] = code
+    anchors = _anchors(sections)
     page = env.from_string(source).render(
         title=title,
         verdict=summary["verdict"],
@@ -139,7 +218,7 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
             f"recipes: {', '.join(data.recipes)}",
             f"training seeds: {', '.join(map(str, data.seeds))}",
             f"benchmarks: {', '.join(data.benchmarks)}",
-            f"{len(data.episodes):,} episodes",
+            f"{distinct(data):,} episodes",
         ],
         cards=_cards(summary, data),
         sections=[
@@ -147,8 +226,8 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
                 "benchmark": s.benchmark,
                 "headlines": s.headlines,
                 "pictures": [(p, _inline(path.parent / f"{p.name}.svg")) for p in s.pictures],
-                "tables": [(h, n, _columns(t)) for h, n, t in s.tables],
-                "strips": [(x, _inline(path.parent / x.path)) for x in s.strips],
+                "tables": [(anchors[s.benchmark, h], h, n, _columns(t)) for h, n, t in s.tables],
+                "strips": [(x, _tags(x, data), _inline(path.parent / x.path)) for x in s.strips],
             }
             for s in sections
         ],
@@ -157,10 +236,8 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
         notes=NOTES,
         limits=limits.limits(data, summary),
         origins=[(h, n, _columns(t)) for h, n, t in origins.reading(data)],
-        causes=[
-            (c, diagnosis.CAUSE.get(c, c.replace("_", " ")))
-            for c in sorted({x.cause for s in sections for x in s.strips if x.outcome == "failure"})
-        ],
+        filters=filters(data, sections),
+        nav=_nav(sections, anchors),
         missing=data.missing,
     )
     path.write_text(page)

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pandas as pd
 
+from guiderail.report import tables
 from guiderail.report.summary import Bench
 
 TOP = 3
@@ -40,6 +41,7 @@ def table(bench: Bench) -> pd.DataFrame:
 
 def reading(bench: Bench, found: pd.DataFrame) -> tuple[str, str, pd.DataFrame]:
     """(heading, note, table of texts) for the pages: the tasks where something else changed."""
+    found = tables.once(bench, found)
     shown = found[found["with side effects"] > 0]
     shown = shown if len(bench.data.recipes) > 1 else shown.drop(columns="recipe")
     clean = len(found) - len(shown)

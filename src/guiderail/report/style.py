@@ -22,6 +22,20 @@ RECIPES = ("#e8833a", "#8a5fbf", "#2a9d8f", "#c2457b", "#b08900", "#5b6c9e")
 STAGE_NAME = {"base": "Base", "sft": "SFT", "rl": "RL"}
 SPLITS = ("train", "fresh", "heldout")
 SPLIT_NAME = {"train": "Train instances", "fresh": "Fresh instances", "heldout": "Held-out templates"}
+CAUSE = {
+    "env_done": "judged wrong",
+    "step_limit": "steps ran out",
+    "parse_failure": "unreadable action",
+    "agent_finish": "said done, was not",
+    "agent_fail": "gave up",
+}
+"""What the report calls each cause of a failed episode, everywhere; the key is its name in files and the explorer."""
+
+
+def cause_name(cause: str) -> str:
+    """A cause in words."""
+    return CAUSE.get(cause, cause.replace("_", " "))
+
 
 RC: Any = {
     "font.family": "DejaVu Sans",

@@ -33,6 +33,8 @@ from guiderail.bench.stats import Interval, Outcomes, Over, paired_difference, s
 from guiderail.report.data import ReportData
 from guiderail.report.style import SPLITS
 
+SAME = ["train_seed", "split", "task", "episode", "kind", "cause", "steps", "actions"]
+"""Columns that tell episodes of one checkpoint apart."""
 GAINS = {"gain": ("sft", "rl"), "gain_sft": ("base", "sft"), "gain_total": ("base", "rl")}
 Tree = dict[str, Any]
 
@@ -66,6 +68,14 @@ class Bench:
         """Training seeds that a checkpoint was made with: one for the base, which does not depend on it."""
         return self.data.seeds[:1] if checkpoint.removesuffix("_demo") == "base" else self.data.seeds
 
+    def shared(self, checkpoint: str) -> bool:
+        """Whether a checkpoint that no recipe trains (base, SFT) has the same episodes under every recipe."""
+        if checkpoint == "rl":
+            return False
+        own = self.frame[self.frame["checkpoint"] == checkpoint]
+        parts = [own[own["recipe"] == r].sort_values(SAME, ignore_index=True)[SAME] for r in self.data.recipes]
+        return all(parts[0].equals(p) for p in parts[1:])
+
     def runs(self, recipe: str, checkpoint: str, split: str, keep: Keep | None = None) -> list[Outcomes]:
         """Outcomes per training seed (one entry for the base); of the tasks that `keep` says."""
         found = []
@@ -98,6 +108,18 @@ class Bench:
 
 
 Keep = Callable[[str], bool]
+
+
+def distinct(data: ReportData) -> int:
+    """Episodes of the sweep, those that several recipes share (base and SFT) and the base of several seeds once."""
+    f = data.episodes
+    checkpoint = f["checkpoint"].astype(str)
+    key = f[["benchmark", *SAME]].assign(
+        checkpoint=checkpoint,
+        recipe=f["recipe"].where(checkpoint.str.startswith("rl"), ""),
+        train_seed=f["train_seed"].where(~checkpoint.str.startswith("base"), -1),
+    )
+    return len(key.drop_duplicates())
 
 
 def by_checkpoint(bench: Bench, value: Callable[[str, str, str], Any]) -> Tree:

@@ -7,7 +7,9 @@ markup (pipes, line ends and markup characters of names and model text are escap
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,12 @@ _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|~#"} | {"<": "&lt;", ">":
 def escape_markdown(text: object) -> str:
     """Any text as one harmless line of Markdown."""
     return " ".join(str(text).split()).translate(_MARKUP)
+
+
+def prose(text: str) -> str:
+    """Text as Markdown that can start nothing but the code between its backticks."""
+    parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
+    return "".join(p if n % 2 else p.translate(_MARKUP) for n, p in enumerate(parts))
 
 
 def percent(value: Any, digits: int = 1) -> str:
@@ -45,12 +53,50 @@ def sure(tree: Tree) -> bool:
     return tree["lo"] is not None and (tree["lo"] > 0 or tree["hi"] < 0)
 
 
+@dataclass(frozen=True)
+class Link:
+    """A cell that leads to a quoted address."""
+
+    text: str
+    address: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def worded(frame: pd.DataFrame) -> list[bool]:
+    """Per column whether it holds words (it aligns left) and not figures (it aligns right): a column of figures has
+    one in every second of its cells that say something."""
+    made = []
+    for n in range(len(frame.columns)):
+        said = [str(v) for v in frame.iloc[:, n] if str(v) not in ("", "n/a")]
+        figures = sum(re.match(r"[-+]?\d", v) is not None and "x " not in v[:6] for v in said)
+        made.append(n == 0 or (bool(said) and 2 * figures < len(said)))
+    return made
+
+
 def markdown(frame: pd.DataFrame) -> str:
-    """A frame of ready texts as a Markdown table; columns other than the first align right."""
+    """A frame of ready texts as a Markdown table; columns of figures align right."""
+
+    def cell(value: Any) -> str:
+        said = escape_markdown(value)
+        return f"[{said}]({value.address})" if isinstance(value, Link) else said
+
     head = "| " + " | ".join(escape_markdown(c) for c in frame.columns) + " |"
-    rule = "| " + " | ".join([":--"] + ["--:"] * (len(frame.columns) - 1)) + " |"
-    rows = ["| " + " | ".join(escape_markdown(v) for v in row) + " |" for row in frame.itertuples(index=False)]
+    rule = "| " + " | ".join(":--" if w else "--:" for w in worded(frame)) + " |"
+    rows = ["| " + " | ".join(map(cell, row)) + " |" for row in frame.itertuples(index=False)]
     return "\n".join([head, rule, *rows]) + "\n"
+
+
+def once(bench: Bench, frame: pd.DataFrame, column: str = "checkpoint") -> pd.DataFrame:
+    """A table for reading in which base and SFT stand once, on top, as recipe `all`, where no recipe changes them.
+    `column` has a checkpoint, or two as `base -> sft`."""
+    known = {c: bench.shared(c) for c in bench.checkpoints}
+    shared = pd.Series([all(known.get(c, False) for c in str(v).split(" -> ")) for v in frame[column]], dtype=bool)
+    frame = frame.reset_index(drop=True).assign(shared=shared)
+    frame = frame[~frame["shared"] | (frame["recipe"] == frame.loc[frame["shared"], "recipe"].min())]
+    frame = frame.assign(recipe=frame["recipe"].mask(frame["shared"], "all"))
+    return frame.sort_values("shared", ascending=False, kind="stable", ignore_index=True).drop(columns="shared")
 
 
 def _flat(prefix: dict[str, Any], i: Interval) -> dict[str, Any]:
@@ -184,14 +230,14 @@ def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[t
         f"{100 * bench.confidence:.0f} % intervals. Success: instances are chance, templates fixed. "
         "Over templates: the templates are chance as well."
     )
-    made.append(("Success", note, _shown(lines, bench)))
+    made.append(("Success", note, _shown(lines, bench, "checkpoint")))
     gains = []
     for row in frames["gains"].to_dict("records"):
         shown = interval({k: _none(row[k]) for k in ("mean", "lo", "hi")}, signed=True)
         gains.append(
             {"recipe": row["recipe"], "step": row["step"], "split": row["split"], "gain": shown, "n": str(row["n"])}
         )
-    made.append(("Paired gains", "Differences on the same instances.", _shown(gains, bench)))
+    made.append(("Paired gains", "Differences on the same instances.", _shown(gains, bench, "step")))
     for column in ("domain", "template"):
         for recipe in bench.data.recipes:
             tail = f" ({recipe})" if len(bench.data.recipes) > 1 else ""
@@ -203,7 +249,7 @@ def reading(bench: Bench, tree: Tree, frames: dict[str, pd.DataFrame]) -> list[t
         named = {"noop": "doing nothing", "random": "random clicks"}
         made.append(("Experts and chance", "Self-tests of `provision`.", rates.astype(str).rename(columns=named)))
     if len(frames["excluded"]):
-        made.append(("Episodes without a result", "They enter no mean.", frames["excluded"].astype(str)))
+        made.append(("Episodes without a result", "They enter no mean.", once(bench, frames["excluded"]).astype(str)))
     return made
 
 
@@ -224,9 +270,11 @@ def _cost(used: Tree) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _shown(rows: list[dict[str, Any]], bench: Bench) -> pd.DataFrame:
+def _shown(rows: list[dict[str, Any]], bench: Bench, column: str) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
-    return frame.drop(columns="recipe") if len(bench.data.recipes) == 1 and "recipe" in frame else frame
+    if "recipe" not in frame:
+        return frame
+    return frame.drop(columns="recipe") if len(bench.data.recipes) == 1 else once(bench, frame, column)
 
 
 def _range(lo: Any, hi: Any) -> str:
