@@ -9,7 +9,7 @@ import synthetic
 
 from guiderail.bench.calibration import Judged, calibration
 from guiderail.bench.fact_table import beside
-from guiderail.report import page, retrieval
+from guiderail.report import judges, page, retrieval
 from guiderail.report.build import build
 from guiderail.report.data import load
 from guiderail.report.summary import Bench
@@ -58,6 +58,12 @@ def test_both(plain, tmp_path):
     text, html = (tmp_path / "out/report.md").read_text(), (tmp_path / "out/index.html").read_text()
     assert "## Process reward model" in text and "Judge of steps" in html and "prm/grpo/seed0" in text
     assert "+0.500" in text and "facts alone" in text
+
+    older = {k: v for k, v in found.items() if k not in ("facts", "over_facts")}  # measured before the table was
+    (folder / "calibration.json").write_text(json.dumps(older))
+    table = judges.table(load(params, root))
+    assert table["auroc"].tolist()[0] == 1.0 and table["facts_auroc"].isna().all() and table["over_facts"].isna().all()
+    assert "facts alone" in judges.reading(table)[2].columns
 
     bench = Bench(data, "miniwob")
     cells = summary["retrieval"]["grpo"]

@@ -83,6 +83,10 @@ def test_the_sentence():
     assert verdict.sentence({}, {}, 0.95) == ""
 
 
+def test_names_are_listed_as_a_sentence_has_them():
+    assert [verdict.listed(n) for n in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
 def test_commands_are_quoted_and_name_other_results(tmp_path):
     name = names.evaluated("evaluate/grpo/seed0/miniwob", "rl", "miniwob/it's $(x)/1/0", 2)
     assert names.command(name) == "guiderail replay 'evaluate/grpo/seed0/miniwob/rl/miniwob/it'\"'\"'s $(x)/1/0/2'"

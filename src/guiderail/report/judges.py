@@ -42,8 +42,11 @@ def reliability(data: ReportData) -> Figure:
             [b["p"] for b in full], [b["good"] for b in full], s=[20 + 180 * b["n"] / most for b in full],
             color=RECIPES[0], edgecolors="white", zorder=3,
         )  # fmt: skip
-        area, facts = found["auroc"]["mean"], found["facts"]["auroc"]["mean"]
-        shown = "no AUROC" if area is None else f"AUROC {area:.2f} (facts alone {facts:.2f})"
+        area = found["auroc"]["mean"]
+        shown = "no AUROC" if area is None else f"AUROC {area:.2f}"
+        shown += (
+            f" (facts alone {found['facts']['auroc']['mean']:.2f})" if area is not None and "facts" in found else ""
+        )
         title = f"{recipe}, seed {seed}\n{shown}, ECE {found['ece']:.2f}" if full else f"{recipe}: no steps"
         ax.set_title(title, fontsize="medium")
         ax.set_xlabel("judge's probability of +1")
@@ -58,19 +61,21 @@ def reliability(data: ReportData) -> Figure:
 
 def table(data: ReportData) -> pd.DataFrame:
     """Per judge and held-out template, and all of them: AUROC, accuracy, ECE, with the number of steps; AUROC and
-    accuracy of the table of facts, and of all steps the judge's AUROC less the table's."""
+    accuracy of the table of facts, and of all steps the judge's AUROC less the table's (none where the stage that
+    measured the judge did not measure the table yet)."""
     rows: list[dict[str, Any]] = []
     ends = (("", "mean"), ("_lo", "lo"), ("_hi", "hi"))
     for (recipe, seed), found in data.prm.items():
-        table = {"all": found["facts"], **found["facts"]["templates"]}
+        told = found.get("facts", {"templates": {}})
+        table = {"all": told, **told["templates"]}
         for name, part in [("all", found), *sorted(found["templates"].items())]:
-            facts, gain = table[name], found["over_facts"] if name == "all" else {}
+            facts, gain = table.get(name, {}), found.get("over_facts", {}) if name == "all" else {}
             rows.append(
                 {"recipe": recipe, "train_seed": seed, "template": name, "n": part["n"], "good": part["good"]}
                 | {f"auroc{k}": part["auroc"][v] for k, v in ends}
                 | {k: part[k] for k in ("accuracy", "majority", "ece", "brier")}
-                | {f"facts_auroc{k}": facts["auroc"][v] for k, v in ends}
-                | {"facts_accuracy": facts["accuracy"]}
+                | {f"facts_auroc{k}": facts.get("auroc", {}).get(v) for k, v in ends}
+                | {"facts_accuracy": facts.get("accuracy")}
                 | {f"over_facts{k}": gain.get(v) for k, v in ends}
             )
     return pd.DataFrame(rows)

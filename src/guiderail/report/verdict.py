@@ -73,7 +73,7 @@ def sentence(compared: Tree, against: Tree, confidence: float) -> str:
     margin = "no instance of both was measured" if lead["mean"] is None else interval(lead, signed=True)
     text = f"No recipe wins: {best} solves most, {share}, but {near} cannot be told from it ({margin})"
     if beaten:
-        text += f"; {' and '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} behind beyond chance"
+        text += f"; {listed(beaten)} {'is' if len(beaten) == 1 else 'are'} behind beyond chance"
     return f"{text}. {best} is {over_sft}." if over_sft else f"{text}."
 
 
@@ -115,3 +115,9 @@ def reading(bench: Bench, compared: Tree, against: Tree) -> tuple[str, str, pd.D
         "chance: the interval leaves zero out; not corrected for the number of pairs."
     )
     return "Recipe against recipe", note, pd.DataFrame(rows)
+
+
+def listed(names: list[str]) -> str:
+    """a; a and b; a, b and c."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
