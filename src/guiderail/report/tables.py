@@ -91,7 +91,7 @@ def markdown(frame: pd.DataFrame) -> str:
 def once(bench: Bench, frame: pd.DataFrame, column: str = "checkpoint") -> pd.DataFrame:
     """A table for reading in which base and SFT stand once, on top, as recipe `all`, where no recipe changes them.
     `column` has a checkpoint, or two as `base -> sft`."""
-    known = {c: bench.shared(c) for c in bench.checkpoints}
+    known: dict[str, bool] = {c: bench.shared(c) for c in bench.checkpoints}
     shared = pd.Series([all(known.get(c, False) for c in str(v).split(" -> ")) for v in frame[column]], dtype=bool)
     frame = frame.reset_index(drop=True).assign(shared=shared)
     frame = frame[~frame["shared"] | (frame["recipe"] == frame.loc[frame["shared"], "recipe"].min())]
