@@ -159,7 +159,8 @@ def heat_map(bench: Bench, templates: pd.DataFrame) -> Figure:
             shade = "white" if value > 0.55 else INK
             ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=shade, in_layout=False)
         ax.set_yticks(range(len(names[split])), names[split], fontsize=8.5, color=INK)
-        ax.set_xticks(range(len(series)), [series_label(c, r, recipes) for c, r in series], fontsize=9)
+        words = [series_label(c, r, recipes).replace(" ", "\n", 1) for c, r in series]  # neighbours must not touch
+        ax.set_xticks(range(len(series)), words, fontsize=9)
         ax.xaxis.tick_top()
         ax.set_title(f"{SPLIT_NAME.get(split, split)} (%)")
         ax.grid(visible=False)
