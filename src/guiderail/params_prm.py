@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from guiderail.params_train import Tuning
 
@@ -30,3 +30,11 @@ class Prm(Tuning):
     bins: int = Field(10, ge=2, le=100, description="Bins of the reliability curve.")
     bootstrap: int = Field(500, ge=100, le=1_000_000)
     confidence: float = Field(0.95, gt=0.5, lt=1)
+
+    @model_validator(mode="after")
+    def _some(self) -> Prm:
+        if self.expert == self.noised == self.random == self.policy == 0:
+            raise ValueError(
+                "expert, noised, random and policy are all 0: there would be no step to learn from; raise one"
+            )
+        return self
