@@ -34,7 +34,5 @@ class Prm(Tuning):
     @model_validator(mode="after")
     def _some(self) -> Prm:
         if self.expert == self.noised == self.random == self.policy == 0:
-            raise ValueError(
-                "expert, noised, random and policy are all 0: there would be no step to learn from; raise one"
-            )
+            raise ValueError("there would be no step to learn from; raise expert, noised, random or policy")
         return self
