@@ -37,8 +37,8 @@ REFUSED = [
     ({"sweep": {"seed": 0}}, "params.yaml: sweep.seed = 0: must be a list. Training seeds."),
     (
         {"prm": {"expert": 0, "noised": 0, "random": 0, "policy": 0}},
-        "params.yaml: prm = {'expert': 0, 'noised': 0, 'random': 0, 'policy': 0}: there would be no step to learn from; "
-        "raise expert, noised, random or policy.",
+        "params.yaml: prm = {'expert': 0, 'noised': 0, 'random': 0, 'policy': 0}: there would be no step to learn "
+        "from; raise expert, noised, random or policy.",
     ),
     ({"sweep": {"seed": [0, 0]}}, "params.yaml: sweep.seed = [0, 0]: 0 stands in it 2 times; name it once."),
     ({"sweep": {"seed": [-1]}}, "params.yaml: sweep.seed = [-1]: seeds must be 0 or more."),
