@@ -1,11 +1,18 @@
-"""The toy world of `worlds`, played by a producer's workers that hold weights of their own."""
+"""The toy world of `worlds`, played by a producer's workers that hold weights of their own.
+
+Run as a script it trains in that world and kills itself with SIGKILL: `python async_worlds.py <work> <kill after>
+<seconds of an update>`.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from pathlib import Path
 
-from worlds import RL, MemoryLog, World, digest, make_learner, make_policy
+import torch
+from worlds import RL, MemoryLog, World, die_after, digest, make_learner, make_policy
 
 from guiderail.checkpoints.tensors import read_tensors
 from guiderail.models.frames import FrameStore
@@ -91,3 +98,8 @@ def run(work, rl=ASYNC, *, make=None, pace=lambda wave: 0.0, replay=None, before
         )
     PLAYERS.extend((p.policy, p.learner) for p in players)
     return digest(learner.named), log, totals, schedule
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    run(Path(sys.argv[1]), before=die_after(int(sys.argv[2])), think=float(sys.argv[3]))

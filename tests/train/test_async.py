@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,17 +111,9 @@ def test_killed_and_resumed_is_bitwise_the_same(tmp_path, whole, save_every):
 def test_sigkill_and_on(tmp_path):
     """kill -9 in iteration 2, no schedule but what the first life wrote: it is kept to, and the whole can be
     followed."""
-
-    def die(iteration):
-        if iteration == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if (child := os.fork()) == 0:  # a fork, since starting Python anew costs more than the run
-        try:
-            run(tmp_path, before=die, **SLOW)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    command = [sys.executable, str(Path(__file__).with_name("async_worlds.py")), str(tmp_path), "2", str(SLOW["think"])]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = read_schedule(tmp_path / "schedule.jsonl", 0, HEAD)
     assert [t.iteration for t in before] == [0, 1, 2] and load_state(tmp_path).step == 2
     found, *_ = run(tmp_path)

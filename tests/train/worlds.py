@@ -149,7 +149,7 @@ def run_sft(work: Path, sft: Sft = SFT, on_step=lambda i, m: None, rows=None):
     return digest(learner.named), log, totals, policy
 
 
-def _die_after(k: int):
+def die_after(k: int):
     def hook(i, *_):
         if i == k:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -160,5 +160,5 @@ def _die_after(k: int):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, work, after = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    found = run_rl(work, before=_die_after(after)) if kind == "rl" else run_sft(work, on_step=_die_after(after))
+    found = run_rl(work, before=die_after(after)) if kind == "rl" else run_sft(work, on_step=die_after(after))
     print(json.dumps({"digest": found[0]}))
