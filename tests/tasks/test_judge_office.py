@@ -14,7 +14,7 @@ from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 from pypdf import PdfWriter
 
-from guiderail.tasks.judges import archives, docs, pdf, slides, tables
+from guiderail.tasks.judges import archives, doc_looks, docs, pdf, slides, tables
 from guiderail.tasks.judges.safe import Unreadable
 
 DATA = {"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}
@@ -183,24 +183,24 @@ def test_document_formats(tmp_path):
         d.sections[0].footer.paragraphs[0].text = "Page 1"
 
     a, b = text_document(tmp_path / "a.docx", "x", change=dress), text_document(tmp_path / "b.docx", "x")
-    assert docs.compare_subscript_contains(a, a) == 1 and docs.compare_subscript_contains(b, a) == 0
-    assert docs.is_first_line_centered(a) == 1 and docs.is_first_line_centered(b) == 0
-    assert docs.contains_page_break(a) == 1 and docs.contains_page_break(b) == 0
-    assert docs.contains_page_break(a, {"page_break_count": 2}) == 0
-    assert docs.has_page_numbers_in_footers(a) == 1 and docs.has_page_numbers_in_footers(b) == 0
+    assert doc_looks.compare_subscript_contains(a, a) == 1 and doc_looks.compare_subscript_contains(b, a) == 0
+    assert doc_looks.is_first_line_centered(a) == 1 and doc_looks.is_first_line_centered(b) == 0
+    assert doc_looks.contains_page_break(a) == 1 and doc_looks.contains_page_break(b) == 0
+    assert doc_looks.contains_page_break(a, {"page_break_count": 2}) == 0
+    assert doc_looks.has_page_numbers_in_footers(a) == 1 and doc_looks.has_page_numbers_in_footers(b) == 0
     assert (
-        docs.evaluate_strike_through_last_paragraph(a, a) == 1
-        and docs.evaluate_strike_through_last_paragraph(b, b) == 0
+        doc_looks.evaluate_strike_through_last_paragraph(a, a) == 1
+        and doc_looks.evaluate_strike_through_last_paragraph(b, b) == 0
     )
-    assert docs.compare_line_spacing(a, a) == 1
+    assert doc_looks.compare_line_spacing(a, a) == 1
     c = text_document(tmp_path / "c.docx", "x H2", "", "gone")
-    assert docs.compare_line_spacing(c, a) == 0
+    assert doc_looks.compare_line_spacing(c, a) == 0
     one = text_document(
         tmp_path / "f.docx", change=lambda d: setattr(d.add_paragraph().add_run("y").font, "name", "Arial")
     )
     assert (
-        docs.compare_font_names(one, {"font_name": "Arial"}) == 1
-        and docs.compare_font_names(one, {"font_name": "Times"}) == 0
+        doc_looks.compare_font_names(one, {"font_name": "Arial"}) == 1
+        and doc_looks.compare_font_names(one, {"font_name": "Times"}) == 0
     )
 
     def italic(size):
@@ -211,7 +211,7 @@ def test_document_formats(tmp_path):
         return change
 
     i14, i12 = (text_document(tmp_path / f"i{n}.docx", change=italic(n)) for n in (14, 12))
-    assert docs.check_italic_font_size_14(i14, i12) == 1 and docs.check_italic_font_size_14(i12, i12) == 0
+    assert doc_looks.check_italic_font_size_14(i14, i12) == 1 and doc_looks.check_italic_font_size_14(i12, i12) == 0
 
 
 def test_document_tables(tmp_path):
@@ -226,8 +226,8 @@ def test_document_tables(tmp_path):
 
     right = text_document(tmp_path / "r.docx", change=table(lambda w: (255, 0, 0) if w == "apple" else (0, 0, 255)))
     wrong = text_document(tmp_path / "w.docx", change=table(lambda w: (0, 0, 255)))
-    assert docs.evaluate_colored_words_in_tables(right, wrong) == 1
-    assert docs.evaluate_colored_words_in_tables(wrong, right) == 0
+    assert doc_looks.evaluate_colored_words_in_tables(right, wrong) == 1
+    assert doc_looks.evaluate_colored_words_in_tables(wrong, right) == 0
     assert docs.compare_docx_tables(right, wrong) == 1
     assert (
         docs.compare_docx_tables(

@@ -11,13 +11,13 @@ from openpyxl.styles import Font
 
 from guiderail.tasks.desktop.suite import TEMPLATES, make
 from guiderail.tasks.instances import instance_seed
-from guiderail.tasks.judges import docs, tables
+from guiderail.tasks.judges import doc_looks, docs, tables
 from guiderail.tasks.judges.judge import combine
 from guiderail.tasks.judges.safe import Unreadable, check_office
 from guiderail.tasks.types import TaskSpec
 
 SHEET, BODY = "xl/worksheets/sheet1.xml", "word/document.xml"
-METRICS = {m.__name__: m for m in (tables.compare_table, docs.compare_docx_files, docs.is_first_line_centered)}
+METRICS = {m.__name__: m for m in (tables.compare_table, docs.compare_docx_files, doc_looks.is_first_line_centered)}
 
 
 def task_of(name):

@@ -23,10 +23,10 @@ _MODULES: dict[str, str] = {
         check_history_deleted is_cookie_deleted""",
     "tables": "compare_table compare_conference_city_in_order",
     "docs": """compare_docx_files compare_docx_files_and_ignore_new_lines compare_docx_tables compare_docx_images
-        compare_line_spacing compare_font_names compare_subscript_contains has_page_numbers_in_footers
+        compare_unique_train_records""",
+    "doc_looks": """compare_line_spacing compare_font_names compare_subscript_contains has_page_numbers_in_footers
         is_first_line_centered contains_page_break check_tabstops evaluate_strike_through_last_paragraph
-        evaluate_colored_words_in_tables check_italic_font_size_14 compare_unique_train_records
-        check_highlighted_words""",
+        evaluate_colored_words_in_tables check_italic_font_size_14 check_highlighted_words""",
     "slides": "compare_pptx_files check_slide_orientation_Portrait check_transition check_page_number_colors",
     "pdf": "compare_pdfs check_pdf_pages",
     "images": """compare_images compare_image_list check_structure_sim check_structure_sim_resized
