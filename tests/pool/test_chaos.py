@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from guiderail.pool.chaos.oracle import judge
-from guiderail.pool.chaos.referee import Referee
+from guiderail.pool.chaos.referee import REST_S, Referee
 from guiderail.pool.vm import noop
 
 Lines = list[list[Any]]
@@ -103,6 +103,26 @@ def test_machines_are_counted_by_their_processes_alone(tmp_path: Path) -> None:
         machine.kill()
         machine.wait()
     assert referee.machines() == {}
+
+
+def test_who_waits_will_have_a_lease_though_nobody_has_one_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that are being cleaned have no leases, and go to the next in the queue, dead or not."""
+    referee, now = Referee(tmp_path, 1, 1, 0), [time.monotonic()]
+    said: list[dict[str, Any] | None] = [{"leases": [{}], "waiting": 1}]
+    monkeypatch.setattr(referee, "status", lambda: said[0])
+    monkeypatch.setattr("guiderail.pool.chaos.referee.time.monotonic", lambda: now[0])
+
+    def rests(status: dict[str, Any] | None, seconds: float = 0.0) -> bool:
+        said[0], now[0] = status, now[0] + seconds
+        return referee.at_rest()
+
+    nobody: dict[str, Any] = {"leases": [], "waiting": 0}
+    assert not rests({"leases": [{}], "waiting": 1}, 60)
+    assert not rests({"leases": [], "waiting": 1}, 60)
+    assert not rests({"leases": [{}], "waiting": 0}, 60)
+    assert not rests(None, 60)  # a server that does not answer
+    assert not rests(nobody, 0.1)
+    assert rests(nobody, REST_S)
 
 
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:

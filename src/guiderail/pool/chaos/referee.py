@@ -22,6 +22,7 @@ from typing import Any
 
 from guiderail.errors import Explained
 from guiderail.pool.chaos.proxy import Proxy
+from guiderail.pool.command import SKEW_S
 from guiderail.pool.providers.process import ProcessProvider
 from guiderail.pool.vm.noop import start_time
 from guiderail.pool.wire import TOKEN_ENV
@@ -33,6 +34,7 @@ DESKTOP_CALL_S = 10.0  # a reset and a settled screen take longer than a counter
 LOSS = 0.05
 START_S = SETTLE_S = 180.0  # what comes later is a violation, so a busy computer must not make it so
 OVER_S = 30.0
+REST_S = 3.0  # requests of the dead that the proxy has still to pass on come within that
 SUITES = {"process": "noop/count", "local_desktop": "blank/blank"}
 END_S = 60.0
 FAULTS = ("kill client", "kill server", "kill machine", "freeze machine", "freeze server", "lose replies", "nothing")
@@ -53,7 +55,7 @@ class Referee:
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
         self.server: subprocess.Popen[bytes] | None = None
         self.number = 0
-        self.over_since = time.monotonic()
+        self.over_since = self.rest_since = time.monotonic()
         self.log_fd = os.open(root / "referee.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def log(self, kind: str, *what: Any) -> None:
@@ -179,6 +181,16 @@ class Referee:
         await self.until(lambda: all(f.exists() for f in begun), SETTLE_S, "all clients have begun")
         await self.until(lambda: bool((s := self.status()) and s["slots"]["down"] <= 1), SETTLE_S, "machines are up")
 
+    def at_rest(self) -> bool:
+        """Whether nobody has had a lease or waited for one for a while.
+
+        A look at leases alone misses the dead who stand in the queue: the proxy has not hung up for them.
+        """
+        status, now = self.status(), time.monotonic()
+        if status is None or status["leases"] or status["waiting"]:
+            self.rest_since = now
+        return now - self.rest_since >= REST_S
+
     async def calm(self, seconds: float) -> None:
         """No harm for a while: a window to measure throughput in."""
         start = time.time()
@@ -216,7 +228,8 @@ class Referee:
             self.log("leak", f"frozen machines are still there: {sorted(gone & self.machines().keys())}")
         for name in list(self.clients):
             self.kill_client(name)
-        if not await self.until(lambda: bool((s := self.status()) and not s["leases"]), END_S, "leases have run out"):
+        self.rest_since = time.monotonic()
+        if not await self.until(self.at_rest, END_S, "leases have run out"):
             self.log("leak", f"leases outlived their clients: {self.status()}")
         if not await self.until(lambda: len(self.machines()) <= self.slots, END_S, "no more machines than slots"):
             self.log("leak", f"{len(self.machines())} machines for {self.slots} slots: {sorted(self.machines())}")
@@ -229,7 +242,7 @@ class Referee:
             self.server.kill()
         self.server.wait()
         sweep = [sys.executable, "-m", "guiderail", "pool", "sweep", "--yes", *self.pool_options()]
-        end = time.monotonic() + OVER_S  # a lease that its client never heard of lives on in the state for its TTL
+        end = time.monotonic() + TTL_S + SKEW_S + OVER_S  # so long a sweep keeps what a new server would take up
         done = subprocess.run(sweep, capture_output=True, text=True, check=False)
         while self.machines() and time.monotonic() < end:
             await asyncio.sleep(1.0)
