@@ -67,7 +67,8 @@ def train(
     state = team.load(work, learner)
     totals = Totals(**state[1]) if state else Totals()
     refill = load_waiting(work, rl, state[0], totals.sampling) if state else start(rl)
-    log.rewind(totals.iterations)
+    if totals.iterations < rl.iterations:  # a finished phase writes no row anew, and what follows is a later one's
+        log.rewind(totals.iterations)
     on_start(totals.iterations)
 
     def save() -> None:
