@@ -53,6 +53,16 @@ def test_an_output_that_mlflow_lacks_is_sent_once(output):
     assert track.run([output], tracking) == 1  # a point more than MLflow has
 
 
+def test_outputs_are_read_and_never_written(output, monkeypatch):
+    """They are DVC's: a file that is made anew, or a leftover beside it, would be a change."""
+    places = [output, *output.iterdir()]
+    before = [(p.stat().st_ino, p.stat().st_mtime_ns) for p in places]
+    asked = []
+    monkeypatch.setattr(track, "whole", lambda tracking, record, rows: asked.append(rows) or True)
+    assert track.run([output], Params().tracking) == 0 and asked == [ROWS]
+    assert [(p.stat().st_ino, p.stat().st_mtime_ns) for p in places] == before
+
+
 def test_a_folder_without_outputs_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no provenance\.json there or below"):
         track.run([tmp_path], Params().tracking)

@@ -5,9 +5,10 @@ import math
 import pytest
 from worlds import RL, World, make_policy, run_rl
 
+from guiderail.rollout.store import read_episodes
 from guiderail.train.batch import make_batch
 from guiderail.train.gates import GateError
-from guiderail.train.refill import gather, start
+from guiderail.train.refill import forget_waiting, gather, save_waiting, start
 from guiderail.train.rl import score
 
 DAPO = RL.model_copy(update={"groups": 3, "group_size": 2, "filter_rounds": 3, "iterations": 4})
@@ -71,3 +72,19 @@ def test_a_run_accounts_for_every_group_and_resumes_to_the_bit(tmp_path):
             run_rl(tmp_path / f"b{stop}", DAPO, before=fail)
         again, _, rest, _ = run_rl(tmp_path / f"b{stop}", DAPO)
         assert again == whole and rest.sampling == c
+
+
+def test_groups_left_by_a_life_that_never_saved_its_weights_are_forgotten(tmp_path):
+    """kill -9 between the waiting groups and the state: the next life makes groups of its own for that update."""
+    for step in (2, 3, 4):
+        save_waiting(tmp_path, start(DAPO), step, keep=9)
+    forget_waiting(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["waiting-00000002", "waiting-00000003"]
+
+    for step in (3, 4):  # without any group, which another life may have had
+        save_waiting(tmp_path / "run", start(DAPO), step, keep=9)
+    whole, after = run_rl(tmp_path / "whole", DAPO), run_rl(tmp_path / "run", DAPO)
+    assert after[0] == whole[0]
+    names = [p.name for p in sorted((tmp_path / "whole").glob("waiting-*"))]
+    sizes = [[len(read_episodes(tmp_path / run / n)) for n in names] for run in ("whole", "run")]
+    assert sizes[0] == sizes[1] and any(sizes[0])

@@ -184,7 +184,7 @@ class Recorded:
 def read_recorded(file: Path, frames: Path) -> Recorded:
     """The demonstrations of a demos.jsonl as recordings. Raises InputError when there are none."""
     store = FrameStore(frames, cache=4)
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]  # text may hold U+2028
     if not lines:
         raise InputError(f"{file}: no demonstrations. Run `guiderail demos` again, or raise demos.per_template.")
     sizes: dict[str, tuple[int, int]] = {}

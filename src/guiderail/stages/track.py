@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from guiderail.curves import Curves
+from guiderail.curves import read_rows
 from guiderail.errors import InputError
 from guiderail.params import Tracking
 from guiderail.stages.describe import datasets, description, tags_of
@@ -38,7 +38,7 @@ def run(folders: Sequence[Path], tracking: Tracking) -> int:
     for out in found:
         record = json.loads((out / FILE).read_text(encoding="utf-8"))
         job = Job(record["stage"], record["axes"])
-        rows = Curves(out / "curves.jsonl").rows() if (out / "curves.jsonl").exists() else []
+        rows = read_rows(out / "curves.jsonl")
         if whole(tracking, record, rows):
             continue
         send(out, job, record, rows, tracking)

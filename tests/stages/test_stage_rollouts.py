@@ -1,16 +1,19 @@
-"""A recipe of several phases: each draws tasks of its own and keeps its records beside those of the others."""
+"""Where rl's episodes come from: phases draw tasks of their own and keep their records apart; recordings are read
+whole."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
+import recorded_world
 from guiderail.envs.types import Outcome
 from guiderail.models.frames import FrameStore
 from guiderail.params import Params, Provision
 from guiderail.params_train import Rl
 from guiderail.rollout.store import read_episodes, stored_parts
 from guiderail.rollout.types import Completion, Episode, SamplingParams, StepRecord
-from guiderail.stages.rollouts import PoolRollouts, before
+from guiderail.stages.rollouts import PoolRollouts, before, read_recorded
 from guiderail.tasks.splits import build_manifest
 from guiderail.tasks.types import TaskSpec
 
@@ -55,3 +58,13 @@ def test_the_records_of_a_phase_are_not_written_over_by_the_next(tmp_path, phase
                 own.record([episode(names[-1])], frames, iteration, round)
     assert [e.id for e in read_episodes(tmp_path / "rollouts")] == names
     assert stored_parts(tmp_path / "rollouts") == list(range(len(names)))
+
+
+def test_a_recording_with_a_line_separator_in_its_instruction_is_one(tmp_path):
+    recorded_world.write(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "demos.jsonl").read_text().splitlines()]
+    told = [{**line, "instruction": f"Type a\u2028b\x85{k}"} for k, line in enumerate(lines)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told)
+    (tmp_path / "demos.jsonl").write_text(text, encoding="utf-8")
+    found = read_recorded(tmp_path / "demos.jsonl", tmp_path / "frames")
+    assert [r.goal for r in found.recordings.values()] == [line["instruction"] for line in told]
