@@ -80,6 +80,18 @@ def test_a_refusal_ends_at_once_and_the_key_is_in_no_message(caplog):
     assert KEY not in str(e.value) and KEY not in caplog.text and KEY not in repr(endpoint)
 
 
+def test_not_even_a_part_of_the_key_is_shown_where_an_answer_is_cut():
+    """It stands across the place at which a body that is no completion is cut."""
+    body = "\n" * (module.SHOWN - len(KEY) // 2) + KEY
+    with (
+        ChatStub(lambda _: (200, body, {})) as stub,
+        make(stub.url, retries=0) as endpoint,
+        pytest.raises(EndpointError) as e,
+    ):
+        ask(endpoint)
+    assert "not a chat completion" in str(e.value) and KEY[: len(KEY) // 2] not in str(e.value)
+
+
 def test_the_key_does_not_cross_a_network_in_clear_text(monkeypatch):
     with pytest.raises(EndpointError, match="clear text") as e:
         make("http://example.org/v1")
