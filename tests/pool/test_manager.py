@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 import pytest
-from serving import TOKEN, serving
 
 from guiderail.actions.types import Action, Click, Type, Wait
 from guiderail.envs.types import Env, InfraError, StepResult
@@ -17,6 +16,7 @@ from guiderail.pool.manager import Pool
 from guiderail.pool.providers.noop import NoopEnv, NoopProvider
 from guiderail.pool.wire import Reply
 from guiderail.tasks.types import TaskSpec
+from pool.serving import TOKEN, serving
 
 TASK = TaskSpec("noop", "count", 1)
 
