@@ -62,10 +62,10 @@ def test_a_script_that_waits_is_no_screen_that_hangs(tmp_path: Path, monkeypatch
         c = GuiRlClient(url, retries=1)
         lease = (await c.allocate("os:abc:0123abcd"))["lease_id"]
         await c.reset(lease, TASK)
-        await c.step(lease, "pyautogui.click(2000, 4); time.sleep(0.4); time.sleep(0.4)", 0.2)
+        await c.step(lease, "pyautogui.click(3, 4); time.sleep(0.8); time.sleep(0.8)", 0.2)
         assert steps_of(pool, lease) == 4 and pool.counts["infra_errors"] == 0
 
-    run(test, tmp_path, call_timeout_s=0.5)
+    run(test, tmp_path, call_timeout_s=1.0)
 
 
 def test_an_episode_in_the_order_of_its_agent(tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_an_agent_that_waits_is_no_screen_that_hangs() -> None:
     """Longer than a call may take, by the agent's own wish: it is played, and the lease lives on."""
 
     async def main() -> None:
-        pool = Pool(Patient(), PoolConfig(1, 0.4, 30.0))
+        pool = Pool(Patient(), PoolConfig(1, 1.0, 30.0))
         async with serving(pool) as url, PoolClient(url, TOKEN) as client, client.env("t") as env:
             await env.reset(TASK)
-            assert (await env.step(Wait(0.9))).raw_reward == 1.0
+            assert (await env.step(Wait(1.6))).raw_reward == 1.0
             assert (await env.step(Click(0.5, 0.5))).raw_reward == 2.0
             with pytest.raises(InfraError) as e:  # nobody asked this one to take its time
                 await env.step(Type("!hang"))
