@@ -5,7 +5,6 @@ import math
 import pytest
 from worlds import RL, World, make_policy, run_rl
 
-from guiderail.rollout.store import read_episodes
 from guiderail.train.batch import make_batch
 from guiderail.train.gates import GateError
 from guiderail.train.refill import forget_waiting, gather, save_waiting, start
@@ -81,10 +80,6 @@ def test_groups_left_by_a_life_that_never_saved_its_weights_are_forgotten(tmp_pa
     forget_waiting(tmp_path, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["waiting-00000002", "waiting-00000003"]
 
-    for step in (3, 4):  # without any group, which another life may have had
-        save_waiting(tmp_path / "run", start(DAPO), step, keep=9)
-    whole, after = run_rl(tmp_path / "whole", DAPO), run_rl(tmp_path / "run", DAPO)
-    assert after[0] == whole[0]
-    names = [p.name for p in sorted((tmp_path / "whole").glob("waiting-*"))]
-    sizes = [[len(read_episodes(tmp_path / run / n)) for n in names] for run in ("whole", "run")]
-    assert sizes[0] == sizes[1] and any(sizes[0])
+    save_waiting(tmp_path / "run", start(DAPO), 9)
+    run_rl(tmp_path / "run", DAPO.model_copy(update={"iterations": 1}))
+    assert [p.name for p in (tmp_path / "run").glob("waiting-*")] == ["waiting-00000001"]
