@@ -138,7 +138,7 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame, narrow: bool = False) 
             )  # fmt: skip
         ax.set_yticks(y, names[split], color=INK, fontsize=9)
         ax.set_ylim(-0.7, len(y) - 0.3)
-        ax.set_title("Train templates, fresh instances" if split == "fresh" else SPLIT_NAME[split])
+        ax.set_title("Train templates, fresh instances" if split == "fresh" and not narrow else SPLIT_NAME[split])
         ax.set_xlim(-0.015, 1.015)
         ax.grid(axis="x")
         ax.grid(axis="y", visible=False)
@@ -239,6 +239,7 @@ def stage_seconds(used: Tree, narrow: bool = False) -> Figure:
         for i, (name, _) in enumerate(known):
             ax.text(0, i + 0.38, name, va="center", fontsize=8.5)
         ax.set_yticks([])
+        ax.set_ylim(-0.4, len(known) - 0.3)
     else:
         ax.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
     ax.set_xlim(0, longest * (1.3 if narrow else 1.16))

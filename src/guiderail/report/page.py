@@ -61,6 +61,11 @@ def code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))
 
 
+def soft(text: str) -> Markup:
+    """A name that may break after its slashes and underscores."""
+    return Markup(re.sub(r"([/_])(?=.)", r"\1<wbr>", str(Markup.escape(text))))
+
+
 def filters(data: ReportData, sections: list[Section]) -> list[tuple[str, str]]:
     """(tag, label) of each button above the film strips."""
     several = len(data.recipes) > 1
@@ -196,7 +201,7 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
         raise ValueError(f"{TEMPLATE}: has no <script> block; the page's policy names its hash")
     policy = base64.b64encode(hashlib.sha256(found.group(1).encode()).digest()).decode()
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters["code"] = code
+    env.filters |= {"code": code, "soft": soft}
     made_by = origins.commits(data)
 
     def picture(p: Picture) -> dict[str, str]:

@@ -112,8 +112,8 @@ def across(recipes: Sequence[str], narrow: bool) -> int:
 def legend_above(fig: Figure, ax: Axes, columns: int = 6) -> None:
     """A legend at the top left of the figure that reads row by row and takes no room from the data."""
     handles, labels = ax.get_legend_handles_labels()
-    columns = min(columns, len(handles))
     if handles:
+        columns = -(-len(handles) // -(-len(handles) // columns))  # as few rows as fit, all about as long
         fig.legend(
             by_rows(handles, columns), by_rows(labels, columns), loc="outside upper left", ncols=columns,
             handlelength=1.1, columnspacing=1.4,
