@@ -25,8 +25,8 @@ RECORD = ("manifest.json", "verify.json", "provenance.json", "config.json")
 FILE = "evaluation.json"
 ALIASES = (
     "Merged checkpoints, one version each. `candidate` is the newest; `champion` the one that was measured better than "
-    "the champion before it, beyond the interval; `<recipe>-seed<seed>` the newest of a point of the sweep. A version's "
-    "description says how it fared. Sources are folders below the project's, where `guiderail ui` runs."
+    "the champion before it, beyond the interval; `<recipe>-seed<seed>` the newest of a point of the sweep. The "
+    "description of a version says how it fared. Sources are folders below the project's, where `guiderail ui` runs."
 )
 """What the registered model says of its aliases."""
 
