@@ -126,10 +126,13 @@ def ask_snakemake() -> set[str] | None:
         done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
     if done.returncode:
-        raise StatusError(f"`snakemake -n` failed: {' '.join(text.split())[-500:]}")
+        said = [line for line in text.splitlines() if not line.startswith(PREAMBLE)]
+        raise StatusError(f"`snakemake -n` failed: {' '.join(' '.join(said).split())[-500:]}")
     return {o.strip() for line in re.findall(r"^\s+output: (.+)$", text, re.M) for o in line.split(",")}
 
 
+PREAMBLE = ("Using workflow specific profile", "Assuming unrestricted shared", "Building DAG", "Using shell:")
+"""What Snakemake says whatever happens."""
 STATE = re.compile(r"state-(\d{8})")
 UNIT = {"rl": "iterations", "sft": "optimiser steps", "prm": "optimiser steps"}
 """What the curves and checkpoints of a training stage count."""
