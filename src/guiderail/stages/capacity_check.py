@@ -148,6 +148,6 @@ def run(args: argparse.Namespace) -> None:
     if len(ends) > 1:
         print("\nin short:")
         for name, end in ends:
-            print(f"    {name:<{max(len(n) for n, _ in ends)}}  {end}")
+            print(f"  {name:<{max(len(n) for n, _ in ends)}}  {end.partition(':')[0]}")
     if bad:
         raise SystemExit(1)
