@@ -82,7 +82,7 @@ def _picture(
     out: Path, name: str, heading: str, caption: str, make: Callable[[bool], Figure], png: bool = False
 ) -> Picture:
     """Draw a figure and its narrow form."""
-    wide, narrow = f"figures/{name}", f"figures/narrow/{name}"
+    wide, narrow = f"figures/{name}", f"narrow/{name}"  # apart: not shown again in Snakemake's report
     draw(out / wide, lambda: make(False), png)
     draw(out / narrow, lambda: make(True))
     return Picture(wide, narrow, heading, caption)

@@ -223,10 +223,10 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
              "pictures": [picture(p) for p in s.pictures if p.heading in outline.OPEN]}
         )  # fmt: skip
     for s in sections:
-        found = outline.folds(s, data.recipes, anchors)
-        placed += [(f.heading, f.anchor) for f in found]
+        parts = outline.folds(s, data.recipes, anchors)
+        placed += [(f.heading, f.anchor) for f in parts]
         several = f": {s.benchmark}" if len(sections) > 1 else ""
-        groups.append((anchors.of(f"details-{s.benchmark}", ""), f"Look closer{several}", [fold(f) for f in found]))
+        groups.append((anchors.of(f"details-{s.benchmark}", ""), f"Look closer{several}", [fold(f) for f in parts]))
     runs = [f for s in sections for f in outline.training(s, anchors)]
     placed += [(f.heading, f.anchor) for f in runs]
     page = env.from_string(source).render(

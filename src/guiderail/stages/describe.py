@@ -73,7 +73,7 @@ def datasets(record: Mapping[str, Any]) -> list[DataSet]:
     """The data and models among a record's inputs (code is the commit's affair), the tasks first: MLflow's table of
     runs shows the first."""
     context = "evaluation" if record["stage"] in MEASURED else "training"
-    found = []
+    found: list[DataSet] = []
     for path, digest in record["inputs"].items():
         if path.startswith(("src/", "plugins/")):
             continue
