@@ -231,7 +231,7 @@ def brief(why: str, room: int) -> str:
 
 
 def show(rows: list[Row], as_json: bool, columns: int | None = None) -> str:
-    """The table as text, or as JSON. columns: width of a terminal, which long reasons are cut to; None: they are not."""
+    """The table as text, or as JSON. columns: width of a terminal, to which reasons are cut; None: they are not."""
     if as_json:
         return json.dumps([asdict(r) for r in rows], indent=1)
     width = max(len(r.job) for r in rows)
