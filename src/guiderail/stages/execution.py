@@ -72,7 +72,7 @@ def execute(
         meter = Meter(work / "cost.json")
         tracker = Tracker(
             work / "curves.jsonl",
-            enabled=params.tracking.enabled,
+            enabled=params.tracking.enabled and describe.shown(job, params),
             experiment=params.tracking.experiment,
             run_name=job.address,
             tags=tags,

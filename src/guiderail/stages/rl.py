@@ -17,7 +17,7 @@ from guiderail.stages import paths
 from guiderail.stages.collection import opened_producer
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import Over, no_judge, opened_judge
-from guiderail.stages.rl_end import publish
+from guiderail.stages.rl_end import publish, told
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, before, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train import rl as loop
@@ -83,9 +83,7 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                         producer=producer,
                         reference=reference if rl.kl_coef > 0 else None,
                         on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
-                        on_iteration=lambda i, m: bar.update(
-                            1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
-                        ),
+                        on_iteration=lambda i, m: bar.update(1, **told(m)),
                         on_scored=lambda i, rows, of=rollouts: write_trace(  # type: ignore[misc]
                             ctx.work / "rollouts", rows, of.part(i)
                         ),

@@ -20,7 +20,7 @@ from guiderail.pool.local import env_pool
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import opened_judge
-from guiderail.stages.rl_end import publish
+from guiderail.stages.rl_end import publish, told
 from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, Rollouts, before, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train.metrics import Shifted, Totals
@@ -83,9 +83,7 @@ def _run(ctx: StageContext, recipe: str, seed: str) -> None:
                     rollouts,
                     Shifted(ctx.tracker, first),
                     on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
-                    on_iteration=lambda i, m: bar.update(
-                        1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
-                    ),
+                    on_iteration=lambda i, m: bar.update(1, **told(m)),
                     on_scored=partial(_trace, ctx, rollouts),
                 )
             )

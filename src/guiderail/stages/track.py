@@ -39,13 +39,18 @@ def run(folders: Sequence[Path], tracking: Tracking) -> int:
         record = json.loads((out / FILE).read_text(encoding="utf-8"))
         job = Job(record["stage"], record["axes"])
         rows = read_rows(out / "curves.jsonl")
-        if whole(tracking, record, rows):
+        if empty(out, job) or whole(tracking, record, rows):
             continue
         send(out, job, record, rows, tracking)
         print(f"{job.address}: sent, {len(rows)} rows of curves", file=sys.stderr)
         sent += 1
     print(f"{len(found)} outputs, {sent} sent to {tracking_uri()}", file=sys.stderr)
     return sent
+
+
+def empty(out: Path, job: Job) -> bool:
+    """Whether there is nothing to show: the judge of a recipe that wants none."""
+    return job.stage == "prm" and not json.loads((out / "judge" / "judge.json").read_text())["needed"]
 
 
 def whole(tracking: Tracking, record: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
