@@ -63,7 +63,7 @@ def test_retry_after_is_obeyed(monkeypatch):
 
 
 def test_a_server_that_hangs_is_given_up():
-    with ChatStub(lambda body: "hang") as stub, make(stub.url, timeout_s=0.1, retries=1) as endpoint:
+    with ChatStub(lambda body: "hang") as stub, make(stub.url, timeout_s=1.0, retries=1) as endpoint:
         with pytest.raises(EndpointError, match="ReadTimeout"):
             ask(endpoint)
         assert len(stub.requests) == 2
