@@ -24,8 +24,10 @@ from guiderail.stages.context import StageContext
 from guiderail.tasks.splits import load_manifest
 
 CACHE = paths.WORK / "prm-cache"
-CODE = ("actions", "algorithms", "bench", "checkpoints", "envs", "models", "pool", "rewards", "rollout", "seeds.py")
-CODE += ("stages/prm.py", "stages/prm_steps.py", "tasks", "train")
+CODE = (
+    *("actions", "algorithms", "bench", "checkpoints", "envs", "models", "pool", "rewards", "rollout", "seeds.py"),
+    *("stages/prm.py", "stages/prm_steps.py", "tasks", "train"),
+)
 KEEP = 16
 
 
