@@ -21,7 +21,7 @@ from guiderail.envs.accessibility import elements
 from guiderail.envs.desktop_tasks import Book, DesktopTask, Said, Watched, find
 from guiderail.envs.machine import Machine, Seen
 from guiderail.envs.machine_wire import Refusal
-from guiderail.envs.types import InfraError, Observation, StepResult, UsedUp
+from guiderail.envs.types import TASK_S, InfraError, Observation, StepResult, UsedUp
 from guiderail.tasks.types import TaskSpec
 
 log = logging.getLogger("guiderail.envs.desktop")
@@ -34,6 +34,8 @@ class DesktopEnv:
     Each reset makes the desktop anew. A machine that cannot do that itself (a VM's own desktop, a stock image) is taken
     for clean once, since the pool hands it over so; a second reset is an InfraError: the next lease has a clean one.
     """
+
+    task_s = TASK_S
 
     def __init__(self, machine: Machine, *, book: Book = find, call_timeout_s: float = 20.0) -> None:
         self.machine, self.book, self.call_timeout_s = machine, book, call_timeout_s

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from guiderail.envs.desktop_tasks import Said
 from guiderail.envs.machine import Machine
 from guiderail.envs.machine_wire import Refusal
-from guiderail.envs.types import InfraError, JudgeError
+from guiderail.envs.types import TASK_S, InfraError, JudgeError
 from guiderail.tasks import osworld_suite, side_effects
 from guiderail.tasks.assets import AssetCache
 from guiderail.tasks.desktop import suite
@@ -121,8 +121,8 @@ async def _told(work: Any) -> Any:
 class OsworldDesktopTask:
     """One episode's task on a desktop (`envs.desktop_tasks.DesktopTask`)."""
 
-    setup_s = 60.0
-    judge_s = 60.0
+    setup_s = TASK_S
+    judge_s = TASK_S
 
     def __init__(self, task: OsworldTask, files: dict[str, bytes], assets: AssetCache, *, strict: bool) -> None:
         self.task, self.files, self.assets, self.strict = task, files, assets, strict

@@ -118,6 +118,18 @@ class Reports(Protocol):
         ...
 
 
+TASK_S = 60.0
+"""Most seconds that the setup of a task, or its judge, may take beyond a call."""
+
+
+@runtime_checkable
+class Unhurried(Protocol):
+    """An `Env` with tasks whose setup and judge may take `task_s` (at most TASK_S) longer than a call; it bounds them
+    itself."""
+
+    task_s: float
+
+
 @runtime_checkable
 class Observes(Protocol):
     """An `Env` whose screen changes by itself, so that it can be looked at without an action."""

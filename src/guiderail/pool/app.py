@@ -137,7 +137,7 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
             calls.started, calls.over = True, result.done
             return as_reply(result)
 
-        return await call(lease, body.request_id, digest, act)
+        return await call(lease, body.request_id, digest, act, pool.task_s(lease))
 
     @app.post("/v1/step")
     async def step(request: Request) -> Response:
@@ -167,7 +167,7 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
                 return NOT_RESET
             return ok({"raw_reward": await env.evaluate()})
 
-        return await call(lease, body.request_id, digest, act)
+        return await call(lease, body.request_id, digest, act, pool.task_s(lease))
 
     @app.post("/v1/side_effects")
     async def side_effects(request: Request) -> Response:

@@ -25,7 +25,7 @@ import orjson
 
 from guiderail.actions.types import Action
 from guiderail.actions.wire import action_to_json
-from guiderail.envs.types import Cause, InfraError, JudgeError, StepResult, UsedUp
+from guiderail.envs.types import TASK_S, Cause, InfraError, JudgeError, StepResult, UsedUp
 from guiderail.errors import Explained
 from guiderail.pool.http import Http, TransportError
 from guiderail.pool.wire import decode_result, own_seconds
@@ -196,11 +196,11 @@ class RemoteEnv:
     async def reset(self, task: TaskSpec) -> StepResult:
         """Start `task`. Raises InfraError, ValueError (unknown template)."""
         try:
-            return _result(*await self.client.call(self.lease, "reset", task=task.to_json()))
+            return _result(*await self.client.call(self.lease, "reset", TASK_S, task=task.to_json()))
         except UsedUp:
             await self.client.release(self.lease)
             self.lease = await self.client.allocate(self.holder)
-            return _result(*await self.client.call(self.lease, "reset", task=task.to_json()))
+            return _result(*await self.client.call(self.lease, "reset", TASK_S, task=task.to_json()))
 
     async def step(self, action: Action) -> StepResult:
         """Do `action` once, or raise ValueError (not done) or InfraError (perhaps done)."""
@@ -209,7 +209,7 @@ class RemoteEnv:
 
     async def evaluate(self) -> float:
         """Raw reward of the current state. Raises JudgeError."""
-        return float(_json(*await self.client.call(self.lease, "evaluate"))["raw_reward"])
+        return float(_json(*await self.client.call(self.lease, "evaluate", TASK_S))["raw_reward"])
 
     async def side_effects(self) -> list[str] | None:
         """What changed beside what was asked for, None where nobody looks."""

@@ -117,7 +117,7 @@ class Face:
             again = True
         assert last is not None
         act = (reset if route == "reset" else step)(self.pool, calls, episode, body)
-        own_s = own_time(body) if route == "step" else 0.0
+        own_s = own_time(body) if route == "step" else self.pool.task_s(lease)
         reply = await self.pool.call(lease, last.request_id, key, act, own_s)
         last.connection, last.lost, last.replied = connection, await request.is_disconnected(), time.monotonic()
         self.connections.answered(connection, last)
@@ -141,7 +141,8 @@ class Face:
             request_id, act = f"gui-rl-score-{episode.number}", evaluate(calls, episode)
         while calls.running is not None and request_id not in calls.seen:
             await asyncio.wait([calls.running])
-        return checked(await self.pool.call(lease, request_id, 0, act))
+        own_s = self.pool.task_s(lease) if route == "evaluate" else 0.0
+        return checked(await self.pool.call(lease, request_id, 0, act, own_s))
 
     async def other(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
         """heartbeat, recordings, close."""

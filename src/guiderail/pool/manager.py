@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from guiderail.envs.types import Env, InfraError, JudgeError
+from guiderail.envs.types import Env, InfraError, JudgeError, Unhurried
 from guiderail.pool import ledger
 from guiderail.pool.config import PoolConfig
 from guiderail.pool.desk import Desk
@@ -77,11 +77,16 @@ class Pool(Desk):
             log.error("left behind: %s; end it with `guiderail pool sweep --yes`", ", ".join(left))
 
     # -- calls --------------------------------------------------------------------------------------------------------
+    def task_s(self, lease: Lease) -> float:
+        """Seconds that a reset or a judgement on the lease's screen may take beyond a call's."""
+        env = self.machines.slots[lease.slot].env
+        return env.task_s if isinstance(env, Unhurried) else 0.0
+
     async def call(
         self, lease: Lease, request_id: str, digest: int, act: Callable[[Env], Awaitable[Reply]], own_s: float = 0.0
     ) -> Reply:
-        """Run `act` on the lease's screen once per `request_id`; `own_s`: seconds it may take beyond a call's, since it
-        is told to wait for so long. Raises LeaseEnded, Busy, RequestReused."""
+        """Run `act` on the lease's screen once per `request_id`; `own_s`: seconds it may take beyond a call's.
+        Raises LeaseEnded, Busy, RequestReused."""
         self.table.check(lease)
         return await self.calls[lease.id].once(request_id, digest, lambda: self._run(lease, act, own_s))
 
