@@ -68,6 +68,16 @@ def test_learner_by_hand():
     assert training["gathered layers"] == 2 * 4 * max(TOY.layer, 800)
 
 
+def test_below_float32_the_optimiser_keeps_float32():
+    """Two moments and the weight that is moved, 4 bytes each; gradients of 2 bytes become float32 at the step."""
+    s = setup_of(TOY, width=2)
+    held, training = learner(s, Sft(micro_batch=1), s.longest, shards=1, trained=1000, reference=False)
+    assert held == {"weights": 2 * TOY.total, "optimizer": 12_000} and training["gradients"] == 2000
+    assert "gradients in float32, at the step" not in training  # the forward needs more
+    _, training = learner(s, Sft(micro_batch=1), s.longest, shards=1, trained=10**9, reference=False)
+    assert sum(training.values()) == 4 * 10**9
+
+
 def test_a_model_is_whole_before_it_is_sharded():
     """Each actor loads it and shards it then, the reference after the model."""
     s = setup_of(TOY)

@@ -90,20 +90,20 @@ def feature_bytes(s: Setup, frames: int) -> int:
 def learner(
     s: Setup, tuning: Tuning | Rl, chunk: Chunk, *, shards: int, trained: int, reference: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """(held all the time, held while training) of one of `shards` processes: AdamW keeps two numbers per trained one,
-    all in model.dtype. Text is sharded; every process holds the vision tower whole (`train.distributed`), and what is
-    trained of it too."""
+    """(held all the time, held while training) of one of `shards` processes. AdamW keeps two float32 numbers per
+    trained one, and below float32 a copy of the weight, which it moves (`train.optim`). Text is sharded; every process
+    holds the vision tower whole (`train.distributed`), and what is trained of it too."""
     w = s.width
     weights = s.shape.text * w // shards + s.shape.vision * w
     seen = s.shape.vision if trained == s.shape.total else 0
-    own = (trained - seen) * w // shards + seen * w
+    own = (trained - seen) // shards + seen
     held = {"weights": weights}
     if reference:
         held["reference"] = weights
-    held["optimizer"] = 2 * own
+    held["optimizer"] = own * (2 * 4 if w == 4 else 3 * 4)
     rows = tuning.micro_batch
     training = {
-        "gradients": own,
+        "gradients": own * w,
         "activations": activation_bytes(s, rows * chunk.tokens),
         "logits": logit_bytes(s, rows * chunk.steps * chunk.answer),
         "vision": feature_bytes(s, rows * chunk.steps),
@@ -111,6 +111,8 @@ def learner(
     if shards > 1:
         largest = max(s.shape.layer, s.shape.vocab * s.shape.hidden)
         training["gathered layers"] = GATHERED * largest * w
+    if w < 4 and (more := own * 4 - sum(training.values())) > 0:
+        training["gradients in float32, at the step"] = more
     return held, training
 
 
