@@ -108,7 +108,10 @@ REFUSED = [
         "collection.mode to async, or leave replay empty",
     ),
     (
-        {"env": {"slots": 2}, "recipes": {"grpo": {"importance_cap": 2, "collection": {"mode": "async", "workers": 3}}}},
+        {
+            "env": {"slots": 2},
+            "recipes": {"grpo": {"importance_cap": 2, "collection": {"mode": "async", "workers": 3}}},
+        },
         "params.yaml: recipes.grpo.collection.workers = 3: they share env.slots = 2 screens, at least one each; lower "
         "workers or raise env.slots",
     ),

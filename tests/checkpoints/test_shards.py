@@ -105,11 +105,11 @@ def flip(file, at):
 def test_a_flipped_bit_is_found(copy):
     ranks = copy.ranks / "model_world_size_2_rank_1.pt"
     flip(ranks, ranks.stat().st_size // 2)  # inside a tensor: torch itself loads it
-    with pytest.raises(ShardError, match="rank_1.pt: damaged, the checksum of"):
+    with pytest.raises(ShardError, match=r"rank_1.pt: damaged, the checksum of"):
         consolidate(copy.ranks, copy.base, copy.at / "out")
     piece = max(copy.dcp.glob("*.distcp"), key=lambda f: f.stat().st_size)
     flip(piece, piece.stat().st_size // 2)
-    with pytest.raises(ShardError, match="distcp: the piece of .*: damaged"):
+    with pytest.raises(ShardError, match=r"distcp: the piece of .*: damaged"):
         consolidate(copy.dcp, copy.base, copy.at / "out")
     assert not (copy.at / "out").exists()
 

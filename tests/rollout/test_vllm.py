@@ -180,7 +180,7 @@ def test_another_server_at_the_address_is_told_as_such(answer):
     stub.answer = lambda method, path, body: (200, answer)
     with serving(stub):
         for call in (client(stub).models, client(stub).version, client(stub).checksums):
-            with pytest.raises(VllmError, match="not what vLLM answers; does engine.url name another"):
+            with pytest.raises(VllmError, match=r"not what vLLM answers; does engine.url name another"):
                 call()
         stub.refusals = [(302, "moved")]
         with pytest.raises(VllmError, match="refused with status 302"):

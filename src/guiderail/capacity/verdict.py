@@ -141,7 +141,9 @@ def _counts(p: Params, s: Setup, plan: Plan) -> list[str]:
                 f"{plan.gpus}: lower one of them"
             )
         if not t.gpus:
-            found.append(f"trainer.gpus = 0, plan.gpus = {plan.gpus}: its processes would run on CPUs; set trainer.gpus")
+            found.append(
+                f"trainer.gpus = 0, plan.gpus = {plan.gpus}: its processes would run on CPUs; set trainer.gpus"
+            )
     return found
 
 

@@ -62,8 +62,8 @@ def rewrite(
     """Copy the Hugging Face folder `parent` into `out`, with `change[name](tensor)` in place of the tensors named.
 
     Floating tensors are stored in `dtype` or the parent's own, whichever is wider (None: the parent's own); the
-    configuration says which. Raises WeightsError when a name is not in `parent`, a shape changes, or what was changed is
-    not finite.
+    configuration says which. Raises WeightsError when a name is not in `parent`, a shape changes, or what was changed
+    is not finite.
     """
     absent = sorted(change.keys() - tensor_names(parent))
     if absent:
