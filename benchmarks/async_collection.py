@@ -69,7 +69,7 @@ def one_run(p: Params, recipe: str, start: Path, pool: tuple[str, str], warmup: 
         ctx = StageContext(p, "rl", {"recipe": recipe, "seed": "0"}, work, work, work, tracker)
         opened = open_start(start, p.model, rl, 0, work)
         torch.set_num_threads(p.model.threads)
-        rollouts = Timed(ctx, rl, opened.policy, HfSampler(opened), 0, pool, load_manifest(tasks_json()), no_judge)
+        rollouts = Timed(ctx, rl, opened.policy, HfSampler(opened), 0, 0, pool, load_manifest(tasks_json()), no_judge)
 
         def note(i: int, m: Row) -> None:
             now, cpu = time.perf_counter(), cpu_seconds(me)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,6 +17,7 @@ class ChatStub:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.lock, self.now, self.most = threading.Lock(), 0, 0
+        self.over = threading.Event()
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ class ChatStub:
                 try:
                     said = stub.answer(body)
                     if said == "hang":
-                        time.sleep(1.0)
+                        stub.over.wait(60.0)
                         said = 500
                     if said == "drop":
                         self.close_connection = True
@@ -71,5 +71,6 @@ class ChatStub:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.over.set()
         self.server.shutdown()
         self.server.server_close()

@@ -63,7 +63,7 @@ def test_retry_after_is_obeyed(monkeypatch):
 
 
 def test_a_server_that_hangs_is_given_up():
-    with ChatStub(lambda body: "hang") as stub, make(stub.url, timeout_s=0.1, retries=1) as endpoint:
+    with ChatStub(lambda body: "hang") as stub, make(stub.url, timeout_s=1.0, retries=1) as endpoint:
         with pytest.raises(EndpointError, match="ReadTimeout"):
             ask(endpoint)
         assert len(stub.requests) == 2
@@ -78,6 +78,18 @@ def test_a_refusal_ends_at_once_and_the_key_is_in_no_message(caplog):
         assert len(stub.requests) == 1
     assert "HTTP 401: Incorrect API key provided: ***. Find it" in str(e.value) and "Is STUB_KEY set" in str(e.value)
     assert KEY not in str(e.value) and KEY not in caplog.text and KEY not in repr(endpoint)
+
+
+def test_not_even_a_part_of_the_key_is_shown_where_an_answer_is_cut():
+    """It stands across the place at which a body that is no completion is cut."""
+    body = "\n" * (module.SHOWN - len(KEY) // 2) + KEY
+    with (
+        ChatStub(lambda _: (200, body, {})) as stub,
+        make(stub.url, retries=0) as endpoint,
+        pytest.raises(EndpointError) as e,
+    ):
+        ask(endpoint)
+    assert "not a chat completion" in str(e.value) and KEY[: len(KEY) // 2] not in str(e.value)
 
 
 def test_the_key_does_not_cross_a_network_in_clear_text(monkeypatch):

@@ -18,8 +18,8 @@ class Registry:
     def __init__(self):
         self.versions, self.aliases, self.files = [], {}, {}
 
-    def create_registered_model(self, name):
-        pass
+    def create_registered_model(self, name, description):
+        assert "`champion`" in description
 
     def create_model_version(self, name, source, run_id, tags):
         made = SimpleNamespace(version=str(len(self.versions) + 1), tags=dict(tags), description="", source=source)
@@ -60,10 +60,10 @@ def evaluate(tmp_path):
 
     def once(recipe, won):
         run = SimpleNamespace(
-            client=registry, run=f"run-{recipe}", local=True, alone=nullcontext, tags=lambda tags: None,
+            client=registry, run=f"run-{recipe}", local=True, alone=nullcontext, tags=lambda tags: None, root=tmp_path,
             artifact=lambda path, to: registry.files.update({f"run-{recipe}": path.read_text()}),
         )  # fmt: skip
-        model = Model("m", tmp_path, f"{recipe:0<64}", {"recipe": recipe, "seed": "0"})
+        model = Model("m", tmp_path / "results" / recipe, f"{recipe:0<64}", {"recipe": recipe, "seed": "0"})
 
         def better(old):
             mean = won / 40 - sum(old.values()) / 40
@@ -90,4 +90,9 @@ def test_a_champion_says_what_that_means_and_one_that_was_beaten_says_so(evaluat
     assert "better, beyond the interval, than the champion before it (version 1) on fresh of mini" in two.description
     registry = evaluate("gigpo", 31)
     assert registry.versions[2].description.startswith("gigpo-seed0: not champion: +2.5 points [-7.5, +12.5]")
+    assert [v.source for v in registry.versions] == [
+        "results/grpo",
+        "results/rloo",
+        "results/gigpo",
+    ]  # no machine's path
     assert registry.aliases["champion"] == "2" and json.loads(registry.files["run-gigpo"])["split"] == "fresh"

@@ -75,7 +75,8 @@ def _status_options(p: argparse.ArgumentParser) -> None:
 def _status(args: argparse.Namespace) -> None:
     from guiderail.status import collect, show
 
-    print(show(collect(), args.json))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(show(collect(), args.json, columns))
 
 
 def _ui_options(p: argparse.ArgumentParser) -> None:

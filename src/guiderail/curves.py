@@ -15,6 +15,17 @@ from pathlib import Path
 from typing import Any
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All whole rows of a curves.jsonl, which is left as it is; none where there is no file."""
+    out: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            out.append(json.loads(line))
+        except json.JSONDecodeError:  # the line that a kill cut in two
+            break
+    return out
+
+
 class Curves:
     """Append-only JSON lines `{"step": int, "<metric>": float | null}`; survives a torn last line."""
 
@@ -25,13 +36,7 @@ class Curves:
 
     def rows(self) -> list[dict[str, Any]]:
         """All whole rows on disk."""
-        out: list[dict[str, Any]] = []
-        for line in self.path.read_text().splitlines() if self.path.exists() else []:
-            try:
-                out.append(json.loads(line))
-            except json.JSONDecodeError:  # the line that a kill cut in two
-                break
-        return out
+        return read_rows(self.path)
 
     def rewind(self, step: int | None) -> None:
         """Drop rows at or after `step` (None: only a torn tail), so that a resumed stage writes them again."""

@@ -127,6 +127,8 @@ def report(say: Callable[[str], None] = print) -> list[Finding]:
         say(f"{mark:<8}{finding.name}: {finding.detail}")
         if finding.ok is not True and finding.remedy:
             say(f"        remedy: {finding.remedy}")
+    counts = {ok: sum(f.ok is ok for f in found) for ok in (True, None, False)}
+    say(f"\n{counts[True]} of {len(found)} in order, {counts[None]} to note, {counts[False]} missing")
     return found
 
 

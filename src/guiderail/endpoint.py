@@ -169,7 +169,7 @@ class Endpoint:
             if not texts or not all(isinstance(t, str) for t in texts):
                 raise ValueError("no choices with text")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as e:
-            raise _Unreadable(f"not a chat completion ({e}): {answer.text[:SHOWN]}") from None
+            raise _Unreadable(f"not a chat completion ({e}): {self._safe(answer.text)}") from None
         self.calls += 1
         self.tokens_in, self.tokens_out = self.tokens_in + spent[0], self.tokens_out + spent[1]
         return Reply(texts, finish, str(data.get("model") or self.params.model), *spent)

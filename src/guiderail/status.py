@@ -126,10 +126,13 @@ def ask_snakemake() -> set[str] | None:
         done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
     if done.returncode:
-        raise StatusError(f"`snakemake -n` failed: {' '.join(text.split())[-500:]}")
+        said = [line for line in text.splitlines() if not line.startswith(PREAMBLE)]
+        raise StatusError(f"`snakemake -n` failed: {' '.join(' '.join(said).split())[-500:]}")
     return {o.strip() for line in re.findall(r"^\s+output: (.+)$", text, re.M) for o in line.split(",")}
 
 
+PREAMBLE = ("Using workflow specific profile", "Assuming unrestricted shared", "Building DAG", "Using shell:")
+"""What Snakemake says whatever happens."""
 STATE = re.compile(r"state-(\d{8})")
 UNIT = {"rl": "iterations", "sft": "optimiser steps", "prm": "optimiser steps"}
 """What the curves and checkpoints of a training stage count."""
@@ -217,12 +220,23 @@ def collect() -> list[Row]:
     return [row(job, spec, dvc, ahead, left) for job in spec.jobs()]
 
 
-def show(rows: list[Row], as_json: bool) -> str:
-    """The table as text, or as JSON."""
+def brief(why: str, room: int) -> str:
+    """As many reasons as fit into `room` characters, and how many more there are."""
+    parts = [p.removeprefix("src/guiderail/") for p in why.split("; ")]
+    for n in range(len(parts), 0, -1):
+        told = "; ".join(parts[:n]) + (f"; and {len(parts) - n} more" if n < len(parts) else "")
+        if len(told) <= room:
+            return told
+    return f"{len(parts)} reasons (--json)" if len(parts) > 1 else parts[0]
+
+
+def show(rows: list[Row], as_json: bool, columns: int | None = None) -> str:
+    """The table as text, or as JSON. columns: width of a terminal, to which reasons are cut; None: they are not."""
     if as_json:
         return json.dumps([asdict(r) for r in rows], indent=1)
     width = max(len(r.job) for r in rows)
-    lines = [f"{r.job:<{width}}  {r.state:<8}{r.why}".rstrip() for r in rows]
+    whys = [r.why if columns is None else brief(r.why, max(24, columns - width - 10)) for r in rows]
+    lines = [f"{r.job:<{width}}  {r.state:<8}{why}".rstrip() for r, why in zip(rows, whys, strict=True)]
     done, total = sum(r.state == "done" for r in rows), len(rows)
     lines.append(f"\nDVC: {done} of {total} up to date." if dvc_command() else "\nDVC is not installed.")
     if rows[0].snakemake:

@@ -1,10 +1,11 @@
 """The model registry: a version per merged checkpoint, `candidate` on the newest, `champion` through a gate.
 
-Guarantees: a version leads to the run that made it and to the folder and manifest of its weights; weights are not
-copied (a server that may not see our disk gets the record of the files instead, unless told to take them all). A
-version becomes champion only if it was measured better than the present one on the same tasks, and says so with the
-interval and the day; the first one measured becomes champion because nothing stands against it. The one before it says
-from then on by which version it was superseded.
+Guarantees: a version leads to the run that made it and to the folder and manifest of its weights (in a local store
+relative to the folder of the project, so that both can move together); weights are not copied (a server that may not
+see our disk gets the record of the files instead, unless told to take them all). A version becomes champion only if it
+was measured better than the present one on the same tasks, and says so with the interval and the day; the first one
+measured becomes champion because nothing stands against it. The one before it says from then on by which version it was
+superseded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from guiderail.tracking_mlflow import MlflowRun
 CANDIDATE, CHAMPION = "candidate", "champion"
 RECORD = ("manifest.json", "verify.json", "provenance.json", "config.json")
 FILE = "evaluation.json"
+ALIASES = (
+    "Merged checkpoints, one version each. `candidate` is the newest; `champion` the one that was measured better than "
+    "the champion before it, beyond the interval; `<recipe>-seed<seed>` the newest of a point of the sweep. The "
+    "description of a version says how it fared. Sources are folders below the project's, where `guiderail ui` runs."
+)
+"""What the registered model says of its aliases."""
 
 Difference = tuple[float | None, float | None, float | None, int]
 """Mean, lower and upper bound of a paired difference, and how many tasks it is of."""
@@ -57,11 +64,13 @@ def register(run: MlflowRun, model: Model, aliases: Sequence[str], upload: bool 
     from mlflow.exceptions import MlflowException
 
     try:
-        run.client.create_registered_model(model.name)
+        run.client.create_registered_model(model.name, description=ALIASES)
     except MlflowException as e:
         if e.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    source = model.folder.resolve().as_uri()
+    folder = model.folder.resolve()
+    inside = run.root is not None and folder.is_relative_to(run.root.resolve())
+    source = folder.relative_to(run.root.resolve()).as_posix() if run.root and inside else folder.as_uri()
     if upload or not run.local:
         for file in [model.folder] if upload else [model.folder / f for f in RECORD if (model.folder / f).is_file()]:
             run.artifact(file, "model")

@@ -34,6 +34,14 @@ def test_first_episodes_of_each_split(folder):
         own_trials(folder, Evaluate())
 
 
+def test_a_goal_with_a_line_separator_is_one_line(folder):
+    lines = [json.loads(line) for line in (folder / "demos.jsonl").read_text().splitlines()]
+    told = [{**line, "instruction": f"Type a\u2028b\x85{k}"} for k, line in enumerate(lines)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told)
+    (folder / "demos.jsonl").write_text(text, encoding="utf-8")
+    assert [r.goal for r in own_trials(folder, Evaluate()).recordings] == [line["instruction"] for line in told]
+
+
 def play(processor, trials, answers, tmp_path, protocol="sop"):
     sizing = ImageSizing.from_processor(processor)
     builder = PromptBuilder(processor.tokenizer, PromptParams(max_new_tokens=9), sizing.tokens, sizing.resized)

@@ -152,6 +152,18 @@ def test_killed_and_resumed_plays_the_rest_once(tmp_path, workers):
     assert run(FOUR, idle, out, "m") == rows and idle.asked == []
 
 
+def test_lines_of_a_policy_that_writes_line_separators_are_read_again(tmp_path):
+    """JSON holds U+2028 and U+0085 as they are; only a newline ends a line of the file."""
+    file, odd = tmp_path / "out.jsonl", "one\u2028two\x85three\u2029"
+
+    def says(query):
+        return Prediction(Type("hi"), odd, "", odd)
+
+    made = run([FOUR[3]], says, file, "m")
+    assert made[0]["success"] and made[0]["steps"][0]["text"] == odd
+    assert run([FOUR[3]], Player({}), file, "m") == made
+
+
 def test_lines_of_something_else_are_refused(tmp_path):
     out = tmp_path / "out.jsonl"
     run(FOUR, Player({}), out, {"model": "A"})

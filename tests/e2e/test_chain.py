@@ -94,7 +94,7 @@ def test_tracking_has_one_run_per_stage_and_the_model(chain, monkeypatch):
     client = MlflowClient(f"sqlite:///{chain}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("guiderail").experiment_id])
     done = {r.data.tags["stage"]: r for r in runs if r.info.status == "FINISHED"}
-    assert set(done) == {s.split("/")[0] for s in STAGES}
+    assert set(done) == {s.split("/")[0] for s in STAGES} - {"prm"}  # this recipe has no judge: nothing to show
     assert client.get_metric_history(done["rl"].info.run_id, "success")
     assert (
         done["rl"].data.tags["split_hash"] == json.loads((chain / "results/provision/tasks.json").read_text())["hash"]

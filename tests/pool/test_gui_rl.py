@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from guiderail.actions.types import Action, Wait
+from guiderail.envs.types import StepResult
 from guiderail.pool.config import PoolConfig
 from guiderail.pool.gui_rl import GuiRl
 from guiderail.pool.manager import Pool
@@ -43,6 +45,27 @@ def steps_of(pool: Pool, lease_id: str) -> int:
     env = pool.machines.slots[pool.table.leases[lease_id].slot].env
     assert isinstance(env, NoopEnv)
     return env.steps
+
+
+def test_a_script_that_waits_is_no_screen_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own waits come on top of the limit of a call; the machine and the lease live on."""
+    real = NoopEnv.step
+
+    async def patient(self: NoopEnv, action: Action) -> StepResult:
+        if isinstance(action, Wait):
+            await asyncio.sleep(action.seconds)
+        return await real(self, action)
+
+    monkeypatch.setattr(NoopEnv, "step", patient)
+
+    async def test(pool: Pool, url: str) -> None:
+        c = GuiRlClient(url, retries=1)
+        lease = (await c.allocate("os:abc:0123abcd"))["lease_id"]
+        await c.reset(lease, TASK)
+        await c.step(lease, "pyautogui.click(3, 4); time.sleep(0.8); time.sleep(0.8)", 0.2)
+        assert steps_of(pool, lease) == 4 and pool.counts["infra_errors"] == 0
+
+    run(test, tmp_path, call_timeout_s=1.0)
 
 
 def test_an_episode_in_the_order_of_its_agent(tmp_path: Path) -> None:

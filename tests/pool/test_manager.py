@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable
 import orjson
 import pytest
 
-from guiderail.actions.types import Click, Type
-from guiderail.envs.types import Env
+from guiderail.actions.types import Action, Click, Type, Wait
+from guiderail.envs.types import Env, InfraError, StepResult
+from guiderail.pool.client import PoolClient
 from guiderail.pool.config import PoolConfig
 from guiderail.pool.leases import Busy, Draining, LeaseEnded, NoSlot, RequestReused
 from guiderail.pool.manager import Pool
 from guiderail.pool.providers.noop import NoopEnv, NoopProvider
 from guiderail.pool.wire import Reply
 from guiderail.tasks.types import TaskSpec
+from pool.serving import TOKEN, serving
 
 TASK = TaskSpec("noop", "count", 1)
 
@@ -57,6 +59,35 @@ def test_same_request_id_acts_once_also_while_running() -> None:
         assert (await pool.call(lease, "b", 2, CLICK)).body == b"2.0"
 
     run(test)
+
+
+class Patient(NoopProvider):
+    """Its screens do wait when they are told to."""
+
+    async def new_env(self) -> Env:
+        class Waits(NoopEnv):
+            async def step(self, action: Action) -> StepResult:
+                if isinstance(action, Wait):
+                    await asyncio.sleep(action.seconds)
+                return await super().step(action)
+
+        return Waits()
+
+
+def test_an_agent_that_waits_is_no_screen_that_hangs() -> None:
+    """Longer than a call may take, by the agent's own wish: it is played, and the lease lives on."""
+
+    async def main() -> None:
+        pool = Pool(Patient(), PoolConfig(1, 1.0, 30.0))
+        async with serving(pool) as url, PoolClient(url, TOKEN) as client, client.env("t") as env:
+            await env.reset(TASK)
+            assert (await env.step(Wait(1.6))).raw_reward == 1.0
+            assert (await env.step(Click(0.5, 0.5))).raw_reward == 2.0
+            with pytest.raises(InfraError) as e:  # nobody asked this one to take its time
+                await env.step(Type("!hang"))
+            assert e.value.cause == "timeout"
+
+    asyncio.run(main())
 
 
 def test_request_id_reused_for_something_else_or_too_late() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from guiderail.report import diagnosis, figures, page, tables, verdict
+from guiderail.report import diagnosis, figures, page, style, tables, verdict
 from guiderail.report.compare import comparison
 from guiderail.report.data import load
 from guiderail.report.summary import Bench, distinct, summarise
@@ -141,6 +141,37 @@ def test_episodes_of_every_recipe_count_once(world):
     rows.loc[mine, "actions"] = "[]"
     other = replace(data, episodes=rows)
     assert distinct(other) == 46 * 4 * 5 + 1 and not Bench(other, "miniwob").shared("sft")
+
+
+def words(fig):
+    return [t.get_text() for t in fig.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_base_sft_and_rl_stand_in_that_order_everywhere(world, narrow):
+    """A legend fills its columns one after the other; read row by row it has the order of the bars."""
+    _, data, bench, summary = world
+    order = ["Base", "SFT", "RL grpo", "RL rloo", "RL dapo"]
+    fig = figures.success_bars(bench, summary, narrow)
+    columns = 2 if narrow else 5
+    assert words(fig) == [x for c in range(columns) for x in order[c::columns]]
+    assert [[b.get_label() for b in ax.containers if b.get_label() in order] for ax in fig.axes] == [order] * len(
+        fig.axes
+    )
+    assert len(fig.axes) == (len(bench.splits) if narrow else 1)
+    templates = tables.group_table(bench, "template")
+    (ax, *_) = diagnosis.heat_map(bench, templates, narrow).axes
+    assert [t.get_text().replace("\n", " ") for t in ax.get_xticklabels()] == order
+    found = diagnosis.causes(bench)
+    assert list(dict.fromkeys(zip(found["recipe"], found["checkpoint"], strict=True)))[:3] == [
+        ("grpo", "base"), ("grpo", "sft"), ("grpo", "rl")
+    ]  # fmt: skip
+    assert list(dict.fromkeys(found["recipe"])) == data.recipes
+
+
+def test_a_legend_of_seven_has_two_even_rows():
+    assert style.by_rows(list("abcdefg"), 4) == list("aebfcgd")  # a b c d above e f g
+    assert style.by_rows(list("abc"), 3) == list("abc")
 
 
 def test_film_strips_can_be_chosen_by_recipe(world):

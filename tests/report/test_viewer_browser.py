@@ -121,6 +121,10 @@ def test_a_step_shows_its_action_tokens_and_reasons(view):
     assert tab.locator(".stage line.path").count() == 1
     tab.keyboard.press("ArrowRight")
     assert "hello world" in tab.inner_text(".stage .typed")
+    tab.set_viewport_size({"width": 390, "height": 860})
+    box, frame = tab.locator(".frame.large").bounding_box(), tab.locator(".stage img").bounding_box()
+    assert box["width"] == pytest.approx(frame["width"], abs=1)  # marks are in percent of the box
+    tab.set_viewport_size({"width": 1280, "height": 900})
     tab.keyboard.press("ArrowRight")
     assert "no call in the text" in tab.inner_text(".stage .problem")
     assert "not recorded" in tab.inner_text(".stage")
@@ -223,7 +227,30 @@ def test_the_report_reads_well(web, tmp_path):
             t.evaluate("(t) => t.offsetWidth <= t.parentElement.scrollWidth && t.parentElement.tabIndex === 0")
             for t in wide
         )
+        assert tab.locator(".strip:visible").count() == 0  # folded, as all that is not the answer
+        tab.get_by_role("navigation").get_by_text("Film strips").click()
         shown = tab.locator(".strip:visible").count()
         tab.get_by_role("button", name="Failures").click()
         assert 0 < tab.locator(".strip:visible").count() < shown
+        assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         tab.close()
+    tab = web.browser.new_page(viewport={"width": 390, "height": 860})
+    tab.goto((tmp_path / "out/index.html").as_uri() + "#by-template")  # a link into a folded part opens it
+    table = tab.locator("#by-template table")
+    expect(table).to_be_visible()
+    assert 0 < table.bounding_box()["y"] < 860 and tab.locator("#figures picture img").evaluate(
+        "(i) => i.currentSrc === i.previousElementSibling.srcset"  # the form for a phone
+    )
+    first = tab.locator("#by-template tbody td:first-child >> nth=0")
+    before = first.bounding_box()["x"]
+    tab.locator("#by-template .scroll").evaluate("(s) => { s.scrollLeft = 200; }")
+    assert first.bounding_box()["x"] == before and tab.locator("#by-template .scroll[data-more]").count() == 1
+    assert tab.locator("details:not([open])").count() > 5
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.locator("details:not([open])").count() == 0
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert tab.locator("details:not([open])").count() > 5
+    assert tab.locator("main").evaluate("(m) => m.scrollHeight") < 12_000
+    tab.get_by_role("button", name="Open everything").click()
+    assert tab.locator(".fold:not([open])").count() == 0
+    tab.close()

@@ -3,10 +3,12 @@
 import multiprocessing as mp
 import os
 import signal
+import threading
 
 import pytest
 
 from guiderail.params import ParamError
+from guiderail.stages.execution import _forget
 from guiderail.stages.locks import only_one, output_lock
 
 
@@ -58,3 +60,26 @@ def test_one_place_has_one_lock_however_it_is_written(tmp_path, monkeypatch):
 
     a, b = output_lock(Path(".work"), Path("results/x")), output_lock(Path(".work"), tmp_path / "results/../results/x")
     assert a == b != output_lock(Path(".work"), Path("results/y"))
+
+
+def test_two_attempts_of_a_stage_may_end_at_once(tmp_path):
+    """Each removes the folder above them both, if the other has left it empty: neither may fail after its work."""
+    barrier, failed = threading.Barrier(2, timeout=60), []
+
+    def end(name):
+        for _ in range(200):
+            work = tmp_path / ".work" / "sft" / name
+            work.mkdir(parents=True, exist_ok=True)
+            barrier.wait()
+            try:
+                _forget(work)
+            except OSError as e:
+                failed.append(e)
+            barrier.wait()
+
+    threads = [threading.Thread(target=end, args=(name,)) for name in ("a", "b")]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failed == [] and list(tmp_path.iterdir()) == []

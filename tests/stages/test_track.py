@@ -7,7 +7,8 @@ import pytest
 from guiderail.errors import InputError
 from guiderail.params import Params
 from guiderail.stages import track
-from guiderail.stages.describe import datasets, description, differences
+from guiderail.stages.describe import datasets, description, differences, shown, tags_of
+from guiderail.workflow.spec import Job
 
 DIGEST = "d" * 64
 RECORD = {
@@ -53,6 +54,16 @@ def test_an_output_that_mlflow_lacks_is_sent_once(output):
     assert track.run([output], tracking) == 1  # a point more than MLflow has
 
 
+def test_outputs_are_read_and_never_written(output, monkeypatch):
+    """They are DVC's: a file that is made anew, or a leftover beside it, would be a change."""
+    places = [output, *output.iterdir()]
+    before = [(p.stat().st_ino, p.stat().st_mtime_ns) for p in places]
+    asked = []
+    monkeypatch.setattr(track, "whole", lambda tracking, record, rows: asked.append(rows) or True)
+    assert track.run([output], Params().tracking) == 0 and asked == [ROWS]
+    assert [(p.stat().st_ino, p.stat().st_mtime_ns) for p in places] == before
+
+
 def test_a_folder_without_outputs_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no provenance\.json there or below"):
         track.run([tmp_path], Params().tracking)
@@ -66,6 +77,25 @@ def test_what_a_run_says_of_itself(output):
     played = description(RECORD | {"stage": "rl"}, output, "http://127.0.0.1:8766/")
     assert "http://127.0.0.1:8766/?run=sft%2Fseed0" in played
     assert differences(RECORD["params"]) == {"sft.lr": 0.5}
+
+
+def test_a_recipe_without_a_judge_leaves_no_empty_run(output):
+    """grpo asks for none, step_wise_prm does: only the second has a run to show, then and afterwards."""
+    judge = output.parents[1] / "prm/grpo/seed0/judge"
+    judge.mkdir(parents=True)
+    (judge / "judge.json").write_text('{"needed": false}')
+    record = RECORD | {"stage": "prm", "axes": {"recipe": "grpo", "seed": "0"}}
+    (judge.parent / "provenance.json").write_text(json.dumps(record))
+    assert track.run([judge.parent], Params().tracking) == 0
+    params = Params.model_validate({"sweep": {"recipe": ["grpo", "step_wise_prm"]}})
+    shows = {r: shown(Job("prm", {"recipe": r, "seed": "0"}), params) for r in params.sweep.recipe}
+    assert shows == {"grpo": False, "step_wise_prm": True}
+    assert shown(Job("rl", {"recipe": "grpo", "seed": "0"}), params)
+
+
+def test_the_columns_of_mlflow_say_something(output):
+    tags = tags_of(Job("sft", {"seed": "0"}), RECORD)
+    assert tags["mlflow.source.name"] == "guiderail sft --seed 0" and tags["mlflow.source.git.commit"] == "e" * 40
 
 
 def test_code_is_no_data_set(output):

@@ -85,6 +85,15 @@ def test_steps_that_are_no_model_to_follow_are_reported(tmp_path):
     }
 
 
+def test_a_goal_with_a_line_separator_is_one_line(tmp_path):
+    path = tmp_path / "odd.jsonl"
+    path.write_text(
+        json.dumps(row(step(action=CLICK), goal="send\u2028this\x85"), ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    (found,), _ = load(path)
+    assert found.goal == "send\u2028this\x85"
+
+
 def test_a_swipe_is_never_guessed(tmp_path):
     bare = write(tmp_path, row(step(action=UP)))
     with pytest.raises(InputError, match="swipes='gesture'"):

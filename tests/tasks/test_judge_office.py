@@ -8,10 +8,12 @@ import docx
 import openpyxl
 import pptx
 import pytest
-from docx.shared import Pt, RGBColor
+from docx.enum.text import WD_TAB_ALIGNMENT as Tab
+from docx.shared import Inches, Pt, RGBColor
 from openpyxl.chart import BarChart, LineChart, Reference
 from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
+from PIL import Image
 from pypdf import PdfWriter
 
 from guiderail.tasks.judges import archives, doc_looks, docs, pdf, slides, tables
@@ -249,6 +251,47 @@ def deck(path, change=lambda p, s: None):
     change(p, s)
     p.save(path)
     return str(path)
+
+
+def test_pictures_of_a_document_and_one_that_is_broken(tmp_path):
+    """A picture that cannot be read is the guest's wrong answer, told by its file, not a fault of the judge."""
+    for name, colour in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
+        Image.new("RGB", (20, 20), colour).save(tmp_path / f"{name}.png")
+        document = docx.Document()
+        document.add_picture(str(tmp_path / f"{name}.png"))
+        document.save(tmp_path / f"{name}.docx")
+    red, blue, broken = (str(tmp_path / f"{n}.docx") for n in ("red", "blue", "broken"))
+    with zipfile.ZipFile(red) as old, zipfile.ZipFile(broken, "w") as new:
+        for part in old.namelist():
+            new.writestr(part, b"no picture" if "/media/" in part else old.read(part))
+    assert docs.compare_docx_images(red, red) == 1 and docs.compare_docx_images(blue, red) == 0
+    with pytest.raises(Unreadable, match=r"broken\.docx") as e:
+        docs.compare_docx_images(broken, red)
+    assert str(e.value.path) == broken
+
+
+def test_tab_stops(tmp_path):
+    """One right tab stop at the far side: of another kind, or cleared, it is none. 0.6 of 6 inches off: 0.9."""
+
+    def made(name, *stops, text="one two three\tthe rest"):
+        document = docx.Document()
+        paragraph = document.add_paragraph(text)
+        for kind, inches in stops:
+            paragraph.paragraph_format.tab_stops.add_tab_stop(Inches(inches), kind)
+        document.save(tmp_path / name)
+        return str(tmp_path / name)
+
+    gold = made("gold.docx", (Tab.RIGHT, 5.0))
+
+    def score(*stops, **more):
+        return doc_looks.check_tabstops(made("a.docx", *stops, **more), gold)
+
+    assert score((Tab.RIGHT, 5.0)) == 1 and score((Tab.RIGHT, 4.4)) == pytest.approx(0.9)
+    assert score((Tab.LEFT, 0.0), (Tab.CLEAR, 1.0), (Tab.RIGHT, 5.0)) == 1
+    for wrong in ((Tab.CENTER, 5.0), (Tab.LEFT, 5.0), (Tab.CLEAR, 5.0)):
+        assert score(wrong) == 0, wrong
+    assert score() == 0 and score((Tab.RIGHT, 5.0), (Tab.RIGHT, 3.0)) == 0
+    assert score((Tab.RIGHT, 5.0), text="one two\tthree and the rest") == 0
 
 
 def test_slides(tmp_path):

@@ -209,6 +209,14 @@ def test_sqlite_reads_only(tmp_path):
     assert chrome.check_history_deleted(rows, {"keywords": ["vimeo"]}) == 1
 
 
+@pytest.mark.parametrize(
+    "host, gone", [(".amazon.com", 0), ("www.amazon.com", 0), ("amazon.com", 0), ("notamazon.com", 1), ("a.org", 1)]
+)
+def test_cookies_of_a_domain(host, gone):
+    for domain in (".amazon.com", "amazon.com"):
+        assert chrome.is_cookie_deleted([[host, "session"]], {"domains": [domain]}) == gone
+
+
 def test_chrome_profile(tmp_path):
     prefs = file(
         tmp_path,

@@ -7,7 +7,7 @@ from worlds import RL, World, make_policy, run_rl
 
 from guiderail.train.batch import make_batch
 from guiderail.train.gates import GateError
-from guiderail.train.refill import gather, start
+from guiderail.train.refill import forget_waiting, gather, save_waiting, start
 from guiderail.train.rl import score
 
 DAPO = RL.model_copy(update={"groups": 3, "group_size": 2, "filter_rounds": 3, "iterations": 4})
@@ -71,3 +71,15 @@ def test_a_run_accounts_for_every_group_and_resumes_to_the_bit(tmp_path):
             run_rl(tmp_path / f"b{stop}", DAPO, before=fail)
         again, _, rest, _ = run_rl(tmp_path / f"b{stop}", DAPO)
         assert again == whole and rest.sampling == c
+
+
+def test_groups_left_by_a_life_that_never_saved_its_weights_are_forgotten(tmp_path):
+    """kill -9 between the waiting groups and the state: the next life makes groups of its own for that update."""
+    for step in (2, 3, 4):
+        save_waiting(tmp_path, start(DAPO), step, keep=9)
+    forget_waiting(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["waiting-00000002", "waiting-00000003"]
+
+    save_waiting(tmp_path / "run", start(DAPO), 9)
+    run_rl(tmp_path / "run", DAPO.model_copy(update={"iterations": 1}))
+    assert [p.name for p in (tmp_path / "run").glob("waiting-*")] == ["waiting-00000001"]

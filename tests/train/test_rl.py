@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from worlds import RL, MemoryLog, World, digest, make_learner, make_policy, run_
 
 from guiderail.algorithms.grpo import group_advantages
 from guiderail.checkpoints.save import load_state
+from guiderail.curves import Curves
 from guiderail.train import rl as rl_loop
 from guiderail.train.batch import make_batch, minibatches
 from guiderail.train.gates import GateError
+from guiderail.train.metrics import Shifted
 from guiderail.train.stop import Stopped
 
 TIMES = ("_s", "_per_s")
@@ -106,6 +109,37 @@ def test_finished_run_is_not_trained_again(tmp_path, whole):
         raise AssertionError(f"collected iteration {iteration} of a finished run")
 
     assert run_rl(tmp_path, before=refuse)[0] == whole[0]
+
+
+def test_the_curves_of_a_later_phase_outlive_a_kill(tmp_path):
+    """A resumed stage walks through its finished phases again: nothing of theirs is to be written anew."""
+    rl = RL.model_copy(update={"iterations": 2, "groups": 2, "epochs": 1})
+    curves = Curves(tmp_path / "curves.jsonl")
+
+    def phases(before=lambda i: None):
+        for number in range(2):
+            policy = make_policy()
+            rl_loop.train(
+                policy,
+                make_learner(policy, rl),
+                World(policy, rl, before=before if number else lambda i: None),
+                rl,
+                seed=0,
+                work=tmp_path / f"phase{number}",
+                log=Shifted(SimpleNamespace(log=curves.append, rewind=curves.rewind), 2 * number),
+            )
+
+    def fail(iteration):
+        if iteration == 1:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        phases(fail)
+    first = curves.rows()
+    assert [r["step"] for r in first] == [0, 1, 2]
+    phases()
+    assert [r["step"] for r in curves.rows()] == [0, 1, 2, 3]
+    assert curves.rows()[:2] == first[:2]
 
 
 def test_infra_errors_are_counted_and_never_trained_on(tmp_path):

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from guiderail.bench import evaluate as bench
+from guiderail.stages import evaluate_recorded, prm
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 # Plumbing: how stages are started, stored and watched, not what they compute (params.py: its values are tracked).
@@ -83,6 +86,26 @@ def test_all_code_of_a_stage_is_listed(stage):
         assert any(file == d or file.startswith(d + "/") for d in deps), (
             f"{stage} runs {file}: add it to its deps in dvc.yaml"
         )
+
+
+# What is remembered beside DVC (base and SFT for all recipes, judges) is keyed by code too. Left out: what only names
+# checkpoints, error types, and the way of evaluating that is not the one remembered there.
+NAMES = {"guiderail.checkpoints", "guiderail.checkpoints.manifest"}
+RECORDED = {"guiderail.rewards.match", "guiderail.rewards.match_reference", "guiderail.stages.evaluate_recorded"}
+REMEMBERED = {
+    "evaluate": (bench.CODE, NAMES | RECORDED),
+    "evaluate_recorded": (evaluate_recorded.CODE, NAMES | {"guiderail.envs", "guiderail.envs.types"}),
+    "prm": (prm.CODE, set()),
+}
+
+
+@pytest.mark.parametrize("stage", REMEMBERED)
+def test_what_is_remembered_is_keyed_by_all_code_that_makes_it(stage):
+    code, left_out = REMEMBERED[stage]
+    assert all((SRC / "guiderail" / part).exists() for part in code)
+    files = {m: file_of(m).relative_to(SRC / "guiderail").as_posix() for m in reach(f"guiderail.stages.{stage}")}
+    lacking = {m for m, file in files.items() if not any(file == c or file.startswith(f"{c}/") for c in code)}
+    assert lacking - left_out == set()
 
 
 @pytest.mark.parametrize("stage", STAGES)

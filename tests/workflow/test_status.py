@@ -9,7 +9,7 @@ import pytest
 
 from guiderail.stages import attempts
 from guiderail.stages.paths import WORK
-from guiderail.status import Row, changes, goes_on, held, reached, saved, show
+from guiderail.status import Row, brief, changes, goes_on, held, reached, saved, show
 
 
 def state(project):
@@ -136,3 +136,12 @@ def test_phases_count_together(tmp_path):
     attempt(folder / "phase0", (8, 10), 10)
     attempt(folder / "phase1", (2,), 2)
     assert saved(folder) == 12
+
+
+def test_reasons_fit_the_terminal_and_json_has_all():
+    why = "src/guiderail/envs modified; src/guiderail/pool modified; src/guiderail/tasks modified; output missing"
+    rows = [Row("evaluate@grpo-0-miniwob", "stale", why, "results/evaluate/grpo/seed0/miniwob", "would run")]
+    line = show(rows, False, 80).splitlines()[0]
+    assert len(line) <= 80 and line.endswith("envs modified; pool modified; and 2 more")
+    assert show(rows, False).splitlines()[0].endswith(why) and json.loads(show(rows, True))[0]["why"] == why
+    assert brief(why, 200).count("modified") == 3 and brief(why, 10) == "4 reasons (--json)"

@@ -32,7 +32,7 @@ from guiderail.seeds import derive_seed
 from guiderail.tasks import splits
 from guiderail.tasks.types import TaskSpec
 
-CODE = ("actions", "bench", "envs", "models", "pool", "rollout", "tasks")
+CODE = ("actions", "bench", "envs", "models", "pool", "rollout", "seeds.py", "stages/evaluate.py", "tasks")
 KEEP = 64  # remembered results; the oldest go first
 Job = tuple[TaskSpec, int]
 
@@ -127,9 +127,11 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def code_digest(parts: Iterable[str] = CODE) -> str:
-    """Digest of the source files that can change what an episode does, loaded plugins included."""
+    """Digest of the source files that can change what an episode does, loaded plugins included. parts: folders and
+    files of the package."""
     root = Path(guiderail.__file__).parent
-    files = sorted(f for part in parts for f in (root / part).rglob("*") if f.suffix in (".py", ".js"))
+    found = (f for part in parts for f in ((root / part).rglob("*") if (root / part).is_dir() else [root / part]))
+    files = sorted(f for f in found if f.suffix in (".py", ".js") and f.is_file())
     own = {f.relative_to(root).as_posix(): sha256_file(f) for f in files}
     return manifests.digest_json(own | plugins.digests())
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from guiderail.bench import records
 from guiderail.bench.protocols import Protocol
-from guiderail.checkpoints.manifest import sha256_file
+from guiderail.checkpoints.manifest import digest_json, sha256_file
 from guiderail.errors import InputError
 from guiderail.params import Evaluate
 from guiderail.rewards.match import PAGES, RULES, Rules
@@ -33,7 +33,8 @@ from guiderail.tasks.types import TaskSpec
 
 @dataclass(frozen=True)
 class Trials:
-    """What is played. tasks: of each recording, by its id. png: bytes of a frame. about: where it came from."""
+    """What is played. tasks: of each recording, by its id. png: bytes of a frame. about: where it came from; where
+    frames are not named by their content, `frames_sha256` in it says what `png` gives ("blank": grey screens)."""
 
     recordings: list[Recording]
     tasks: dict[str, TaskSpec]
@@ -46,7 +47,7 @@ def own_trials(folder: Path, p: Evaluate) -> Trials:
     """The experts' episodes in `folder` (recorded/ of the demos stage): the first `p.episodes` of each split and
     template, 0 = all. Raises InputError when there are none."""
     file = folder / "demos.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]  # text may hold U+2028
     seen: dict[tuple[str, str], int] = {}
     kept = []
     for line in lines:
@@ -97,6 +98,8 @@ def android_trials(p: Evaluate, protocol: Protocol) -> Trials:
         for k, r in enumerate(found)
     }
     about = {"file": file.as_posix(), "sha256": sha256_file(file), "report": report.to_json(), "blank": a.blank}
+    names = sorted({Path(s.frame).name for r in found for s in r.steps})
+    about["frames_sha256"] = "blank" if blank else digest_json([[n, sha256_file(Path(a.frames) / n)] for n in names])
     return Trials(found, tasks, png, RULES, about)
 
 

@@ -176,7 +176,7 @@ class Lines:
         if len(whole) < len(data):
             with self.path.open("r+b") as f:
                 f.truncate(len(whole))
-        for number, line in enumerate(whole.decode().splitlines(), 1):
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 row = json.loads(line)
             except ValueError:

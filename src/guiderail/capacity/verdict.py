@@ -19,6 +19,16 @@ GB = 1e9
 INSIDE = "inside vLLM's share"
 
 
+def counted(n: float) -> str:
+    """How many parameters: 8.77 billion, or 2.9 million."""
+    return f"{n / 1e9:.2f} billion" if n >= 1e9 else f"{n / 1e6:.1f} million"
+
+
+def size(b: float) -> str:
+    """Bytes with a unit that leaves something to read: 24.75 GB, 37 MB."""
+    return f"{b / GB:.2f} GB" if b >= GB / 10 else f"{b / 1e6:.0f} MB" if b >= 5e5 else "0"
+
+
 @dataclass(frozen=True)
 class Report:
     """One recipe, reckoned."""
@@ -33,18 +43,18 @@ class Report:
     def lines(self) -> list[str]:
         """The report in words, problems last."""
         s, f, c = self.setup, self.forecast, self.setup.longest
-        told = [f"recipe {self.recipe}: {s.rl.algorithm}, {s.rl.mode}, {s.shape.total / 1e9:.2f} G parameters"]
+        told = [f"recipe {self.recipe}: {s.rl.algorithm}, {s.rl.mode}, {counted(s.shape.total)} parameters"]
         told.append(
             f"  chunk: {c.tokens} tokens at most = {c.head} head + {c.steps} x ({c.frame} frame of "
             f"{s.screen[0]}x{s.screen[1]} + {c.answer} answer + marks)"
         )
         for d in self.devices:
             told.append(
-                f"  {d.role} x {d.count}: {d.total / GB:.1f} of {d.limit / GB:.1f} GB"
+                f"  {d.role} x {d.count}: {size(d.total)} of {d.limit / GB:.1f} GB"
                 + ("" if d.fits else f", more than {HEADROOM:.0%} of it: DOES NOT FIT")
             )
-            parts = [f"{n} {b / GB:.2f}" for n, b in d.parts().items()]
-            told.append("    " + ", ".join(parts + ([f"loading {d.loading / GB:.2f}"] if d.loading else [])))
+            parts = [f"{n} {size(b)}" for n, b in d.parts().items()]
+            told.append("    " + ", ".join(parts + ([f"loading {size(d.loading)}"] if d.loading else [])))
         tokens, _ = trajectory_tokens(s, 1.0 if s.usual.steps == 1 else float(s.usual.steps))
         told.append(f"  training: about {tokens:.0f} tokens per chunk as answers usually are")
         if s.online:

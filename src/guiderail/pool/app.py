@@ -36,7 +36,7 @@ from guiderail.pool.gui_rl import PATHS, GuiRl, add_routes
 from guiderail.pool.leases import Lease, LeaseError, NoSlot
 from guiderail.pool.manager import Pool
 from guiderail.pool.openapi import document
-from guiderail.pool.wire import RESULT_TYPE, Reply, encode_result, refusal, task_from_json
+from guiderail.pool.wire import RESULT_TYPE, Reply, encode_result, own_seconds, refusal, task_from_json
 
 Act = Callable[[Env], Awaitable[Reply]]
 NOT_RESET = refusal(409, "not_reset", "nothing runs on this lease yet; call /v1/reset with a task first")
@@ -84,8 +84,8 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
     async def internal(request: Request, e: Exception) -> Response:
         return answer(refusal(500, "internal", f"a fault of the server ({type(e).__name__}); its log says more"))
 
-    async def call(lease: Lease, request_id: str, digest: int, act: Act) -> Response:
-        return answer(await pool.call(lease, request_id, digest, act))
+    async def call(lease: Lease, request_id: str, digest: int, act: Act, own_s: float = 0.0) -> Response:
+        return answer(await pool.call(lease, request_id, digest, act, own_s))
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -155,7 +155,7 @@ def build_app(pool: Pool, token: str, gui_rl: GuiRl | None = None, free: bool = 
             calls.over = result.done
             return as_reply(result)
 
-        return await call(lease, body.request_id, digest, act)
+        return await call(lease, body.request_id, digest, act, own_seconds(action))
 
     @app.post("/v1/evaluate")
     async def evaluate(request: Request) -> Response:

@@ -28,7 +28,7 @@ from guiderail.actions.wire import action_to_json
 from guiderail.envs.types import Cause, InfraError, JudgeError, StepResult, UsedUp
 from guiderail.errors import Explained
 from guiderail.pool.http import Http, TransportError
-from guiderail.pool.wire import decode_result
+from guiderail.pool.wire import decode_result, own_seconds
 from guiderail.tasks.types import TaskSpec
 
 log = logging.getLogger("guiderail.pool.client")
@@ -135,12 +135,13 @@ class PoolClient:
         finally:
             await env.close()
 
-    async def call(self, lease: Lease, route: str, **fields: Any) -> tuple[int, bytes]:
-        """One at-most-once call on a lease; returns status and body. Raises InfraError when no reply can be had."""
+    async def call(self, lease: Lease, route: str, own_s: float = 0.0, **fields: Any) -> tuple[int, bytes]:
+        """One at-most-once call on a lease, which may take `own_s` longer than others; returns status and body. Raises
+        InfraError when no reply can be had."""
         if lease.lease in self.lost:
             raise InfraError(f"lease {lease.lease}: {self.lost[lease.lease]}", "lease_lost")
         body = {"lease": lease.lease, "token": lease.token, "request_id": next(self.ids), **fields}
-        return await self._send("POST", f"/v1/{route}", body, lease.call_timeout_s + 10.0)
+        return await self._send("POST", f"/v1/{route}", body, lease.call_timeout_s + own_s + 10.0)
 
     async def _send(
         self, method: str, path: str, body: dict[str, Any], timeout: float, attempts: int = ATTEMPTS
@@ -203,7 +204,8 @@ class RemoteEnv:
 
     async def step(self, action: Action) -> StepResult:
         """Do `action` once, or raise ValueError (not done) or InfraError (perhaps done)."""
-        return _result(*await self.client.call(self.lease, "step", action=action_to_json(action)))
+        sent = action_to_json(action)
+        return _result(*await self.client.call(self.lease, "step", own_seconds(action), action=sent))
 
     async def evaluate(self) -> float:
         """Raw reward of the current state. Raises JudgeError."""

@@ -29,7 +29,7 @@ from fastapi import FastAPI, Request, Response
 
 from guiderail.pool import recording
 from guiderail.pool.bodies import Refused, digest, read_json
-from guiderail.pool.gui_rl_calls import Episode, evaluate, observe, reset, step
+from guiderail.pool.gui_rl_calls import Episode, evaluate, observe, own_time, reset, step
 from guiderail.pool.leases import Lease, LeaseEnded, LeaseError
 from guiderail.pool.manager import Pool
 from guiderail.pool.retries import PAUSE_S, Connections, Last
@@ -117,7 +117,8 @@ class Face:
             again = True
         assert last is not None
         act = (reset if route == "reset" else step)(self.pool, calls, episode, body)
-        reply = await self.pool.call(lease, last.request_id, key, act)
+        own_s = own_time(body) if route == "step" else 0.0
+        reply = await self.pool.call(lease, last.request_id, key, act, own_s)
         last.connection, last.lost, last.replied = connection, await request.is_disconnected(), time.monotonic()
         self.connections.answered(connection, last)
         answer = checked(reply)

@@ -22,7 +22,7 @@ from guiderail.pool.bodies import on_screen
 from guiderail.pool.calls import Calls
 from guiderail.pool.manager import Pool
 from guiderail.pool.retries import Last
-from guiderail.pool.wire import Reply, refusal, task_from_json
+from guiderail.pool.wire import OWN_S, Reply, own_seconds, refusal, task_from_json
 from guiderail.tasks.types import TaskSpec
 
 Act = Callable[[Env], Awaitable[Reply]]
@@ -126,6 +126,15 @@ def actions_of(body: dict[str, Any], pointer: Pointer, limit_s: float) -> list[A
     else:
         done = read_script(action, pointer)
     return [*done, Wait(float(sleep))] if sleep else done
+
+
+def own_time(body: dict[str, Any]) -> float:
+    """Seconds that the waits of a step ask for together (see `wire.own_seconds`); 0 for what cannot be read."""
+    try:
+        actions = actions_of(body, Pointer(1 << 20, 1 << 20), MAX_SLEEP_S)  # read for its waits alone
+    except ValueError:
+        return 0.0
+    return min(OWN_S, sum(map(own_seconds, actions)))
 
 
 def reset(pool: Pool, calls: Calls, episode: Episode, body: dict[str, Any]) -> Act:

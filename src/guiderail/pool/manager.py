@@ -77,18 +77,21 @@ class Pool(Desk):
             log.error("left behind: %s; end it with `guiderail pool sweep --yes`", ", ".join(left))
 
     # -- calls --------------------------------------------------------------------------------------------------------
-    async def call(self, lease: Lease, request_id: str, digest: int, act: Callable[[Env], Awaitable[Reply]]) -> Reply:
-        """Run `act` on the lease's screen once per `request_id`. Raises LeaseEnded, Busy, RequestReused."""
+    async def call(
+        self, lease: Lease, request_id: str, digest: int, act: Callable[[Env], Awaitable[Reply]], own_s: float = 0.0
+    ) -> Reply:
+        """Run `act` on the lease's screen once per `request_id`; `own_s`: seconds it may take beyond a call's, since it
+        is told to wait for so long. Raises LeaseEnded, Busy, RequestReused."""
         self.table.check(lease)
-        return await self.calls[lease.id].once(request_id, digest, lambda: self._run(lease, act))
+        return await self.calls[lease.id].once(request_id, digest, lambda: self._run(lease, act, own_s))
 
-    async def _run(self, lease: Lease, act: Callable[[Env], Awaitable[Reply]]) -> Reply:
+    async def _run(self, lease: Lease, act: Callable[[Env], Awaitable[Reply]], own_s: float) -> Reply:
         self.table.begin(lease)
         env = self.machines.slots[lease.slot].env
         assert env is not None
         inner = asyncio.ensure_future(act(env))
         inner.add_done_callback(lambda t: t.cancelled() or t.exception())  # an abandoned call's error is no news
-        limit = self.config.call_timeout_s
+        limit = self.config.call_timeout_s + own_s
         try:
             done, _ = await asyncio.wait({inner}, timeout=limit)
             if not done:

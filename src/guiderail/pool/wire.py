@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from guiderail.actions.types import Action, LongPress, Wait
 from guiderail.envs.types import Observation, StepResult
 from guiderail.tasks.types import TaskSpec
 
@@ -21,6 +22,8 @@ MAX_BODY = 1 << 20
 TOKEN_ENV = "GUIDERAIL_POOL_TOKEN"
 RESULT_TYPE = "application/x-guiderail-result"
 JSON_TYPE = "application/json"
+OWN_S = 60.0
+"""Longest time that an action may ask for; environments refuse a longer one at once."""
 
 _TASK_FIELDS = {
     "suite": str,
@@ -32,6 +35,12 @@ _TASK_FIELDS = {
     "max_steps": int,
     "threshold": float,
 }
+
+
+def own_seconds(action: Action) -> float:
+    """Seconds that `action` itself asks for: they come on top of what a call may take, or an agent that waits would
+    look like a screen that hangs."""
+    return min(max(action.seconds, 0.0), OWN_S) if isinstance(action, Wait | LongPress) else 0.0
 
 
 def task_from_json(data: Any) -> TaskSpec:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from guiderail.report.viewer import names
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the report: path without suffix below the report folder, heading, and what it shows in a line."""
+    """A figure of the report: path without suffix below the report folder, that of its narrow form, heading, and what
+    it shows in a line."""
 
     name: str
+    narrow: str
     heading: str
     caption: str
 
@@ -75,41 +78,51 @@ def headline(bench: Bench, tree: Tree, recipe: str) -> str:
     return text
 
 
+def _picture(
+    out: Path, name: str, heading: str, caption: str, make: Callable[[bool], Figure], png: bool = False
+) -> Picture:
+    """Draw a figure and its narrow form."""
+    wide, narrow = f"figures/{name}", f"narrow/{name}"  # apart: not shown again in Snakemake's report
+    draw(out / wide, lambda: make(False), png)
+    draw(out / narrow, lambda: make(True))
+    return Picture(wide, narrow, heading, caption)
+
+
 def _figures(out: Path, bench: Bench, tree: Tree, templates: pd.DataFrame, prefix: str) -> list[Picture]:
     data, first = bench.data, bench.benchmark == bench.data.benchmarks[0]
     made: list[Picture] = []
 
-    def add(name: str, heading: str, caption: str, make: Callable[[], Figure], png: bool = False) -> None:
-        draw(out / "figures" / f"{prefix}{name}", make, png)
-        made.append(Picture(f"figures/{prefix}{name}", heading, caption))
+    def add(name: str, heading: str, caption: str, make: Callable[[bool], Figure], png: bool = False) -> None:
+        made.append(_picture(out, f"{prefix}{name}", heading, caption, make, png))
 
     add(
         "success", "Success", "Share of tasks solved by each checkpoint, with intervals.",
-        lambda: figures.success_bars(bench, tree), png=True,
+        lambda narrow: figures.success_bars(bench, tree, narrow), png=True,
     )  # fmt: skip
     add(
         "templates", "Every template", "Success per template for each checkpoint, the hardest at the bottom.",
-        lambda: figures.template_dumbbells(bench, templates),
+        lambda narrow: figures.template_dumbbells(bench, templates, narrow),
     )  # fmt: skip
     add(
         "heat", "Every template as a map", "Success in percent: base, SFT and RL on every split.",
-        lambda: diagnosis.heat_map(bench, templates),
+        lambda narrow: diagnosis.heat_map(bench, templates, narrow),
     )  # fmt: skip
-    add("episode-ends", "How episodes end", "Shares of all planned episodes.", lambda: figures.episode_ends(bench))
+    ends = "Shares of all planned episodes."
+    add("episode-ends", "How episodes end", ends, lambda narrow: figures.episode_ends(bench, narrow))
     if first and curves.rl_panels(data):
         add(
             "rl-curves", "RL training", "Raw values faintly, running mean on top, one line per seed.",
-            lambda: curves.rl_curves(data), png=True,
+            lambda narrow: curves.rl_curves(data, narrow), png=True,
         )  # fmt: skip
     if first and curves.sft_panels(data):
         add(
             "sft-curves", "SFT training", "Raw values faintly, running mean on top, one line per seed.",
-            lambda: curves.sft_curves(data),
+            lambda narrow: curves.sft_curves(data, narrow),
         )  # fmt: skip
     if first and figures.known_seconds(data.used):
         add(
             "stage-seconds", "Where the time went", "Seconds per stage, all attempts of a killed stage included.",
-            lambda: figures.stage_seconds(data.used),
+            lambda narrow: figures.stage_seconds(data.used, narrow),
         )  # fmt: skip
     return made
 
@@ -202,9 +215,9 @@ def build(data: ReportData, out: Path) -> tuple[Tree, list[Section]]:
         if data.prm and benchmark == data.benchmarks[0]:
             tables.write(judges.table(data), out / "prm.csv")
             section.tables.append(judges.reading(judges.table(data)))
-            draw(out / "figures" / "prm-reliability", lambda: judges.reliability(data))
             caption = "What the process reward model says against what the state judge says, on held-out templates."
-            section.pictures.append(Picture("figures/prm-reliability", "Judge of steps", caption))
+            shown = partial(judges.reliability, data)
+            section.pictures.append(_picture(out, "prm-reliability", "Judge of steps", caption, shown))
         if "scores" in tree:
             note = "Trajectories done whole (TSR), mean share of steps before the first miss (PG), and their mean."
             if RECORDED[benchmark] != "sop":

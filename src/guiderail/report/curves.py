@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from guiderail.report.data import ReportData
-from guiderail.report.style import MUTED, STAGE, legend_above, percent, series_colour, series_label
+from guiderail.report.style import MUTED, NARROW, STAGE, legend_above, percent, series_colour, series_label
 
 # (title, names it is logged under, best first, whether it is a share)
 RL_PANELS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
@@ -66,11 +66,12 @@ def trace(ax: Axes, frame: pd.DataFrame, name: str, colour: str, label: str | No
     ax.plot(steps, smooth(values, window), color=colour, label=label)
 
 
-def _panels(ax_titles: list[str]) -> tuple[Figure, list[Axes]]:
-    columns = min(3, len(ax_titles))
+def _panels(ax_titles: list[str], narrow: bool) -> tuple[Figure, list[Axes]]:
+    columns = 1 if narrow else min(3, len(ax_titles))
     rows = -(-len(ax_titles) // columns)
+    size = (NARROW, 0.5 + 1.9 * rows) if narrow else (3.35 * columns if columns > 1 else 6.0, 0.5 + 2.35 * rows)
     fig = Figure(
-        figsize=(3.35 * columns if columns > 1 else 6.0, 0.5 + 2.35 * rows),
+        figsize=size,
         layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08),
     )
     axes = list(fig.subplots(rows, columns, squeeze=False).ravel())
@@ -96,10 +97,10 @@ def rl_panels(data: ReportData) -> list[Panel]:
     return [p for p in RL_PANELS if any(find(f, p[1]) for f in data.rl.values())]
 
 
-def sft_curves(data: ReportData) -> Figure:
+def sft_curves(data: ReportData, narrow: bool = False) -> Figure:
     """SFT panels, one line per seed."""
     panels = sft_panels(data)
-    fig, axes = _panels([p[0] for p in panels])
+    fig, axes = _panels([p[0] for p in panels], narrow)
     for ax, (_, names, share) in zip(axes, panels, strict=False):
         for frame in data.sft.values():
             name = find(frame, names)
@@ -111,17 +112,17 @@ def sft_curves(data: ReportData) -> Figure:
     return fig
 
 
-def rl_curves(data: ReportData) -> Figure:
+def rl_curves(data: ReportData, narrow: bool = False) -> Figure:
     """RL panels, one colour per recipe and one line per seed."""
     panels = rl_panels(data)
-    fig, axes = _panels([p[0] for p in panels])
+    fig, axes = _panels([p[0] for p in panels], narrow)
     for ax, (_, names, share) in zip(axes, panels, strict=False):
         draw_rl(ax, data, names)
         if share:
             percent(ax)
             ax.set_ylim(bottom=0)
     if len(data.recipes) > 1:
-        legend_above(fig, axes[0])
+        legend_above(fig, axes[0], columns=2 if narrow else 6)
     fig.supxlabel("Iteration", fontsize=9.5, color=MUTED)
     return fig
 

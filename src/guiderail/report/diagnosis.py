@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from guiderail.params import Params
 from guiderail.report import figures, filmstrip, tables
-from guiderail.report.style import INK, SPLIT_NAME, cause_name, series_label
+from guiderail.report.style import INK, NARROW, SPLIT_NAME, cause_name, series_label
 from guiderail.report.summary import Bench
 
 EXPLORER = Params().tracking.explorer
@@ -29,7 +29,8 @@ WORSE = ["recipe", "split", "template", "sft", "rl", "mean", "lo", "hi", "n", "l
 
 
 def causes(bench: Bench) -> pd.DataFrame:
-    """Failures by cause for each recipe and checkpoint, all splits: count, share of failures, where most often."""
+    """Failures by cause for each recipe and checkpoint, all splits: count, share of failures, where most often. Recipes
+    as the sweep names them, checkpoints as they are made, the most frequent cause first."""
     rows = []
     for recipe in bench.data.recipes:
         for checkpoint in bench.checkpoints:
@@ -46,7 +47,10 @@ def causes(bench: Bench) -> pd.DataFrame:
                      "share": len(part) / len(failed), "most often on": f"{top} ({where.max()})"}
                 )  # fmt: skip
     frame = pd.DataFrame(rows, columns=["recipe", "checkpoint", "cause", "episodes", "share", "most often on"])
-    return frame.sort_values(["recipe", "checkpoint", "episodes"], ascending=[True, True, False], ignore_index=True)
+    return pd.concat(
+        [part.sort_values("episodes", ascending=False, kind="stable") for _, part in frame.groupby(
+            ["recipe", "checkpoint"], sort=False)] or [frame], ignore_index=True,
+    )  # fmt: skip
 
 
 def last_act(row: dict[str, Any]) -> str:
@@ -144,12 +148,14 @@ def _lost(lost: pd.DataFrame, several: bool, address: Callable[[dict[str, Any]],
     return heading, note.strip(), table
 
 
-def heat_map(bench: Bench, templates: pd.DataFrame) -> Figure:
+def heat_map(bench: Bench, templates: pd.DataFrame, narrow: bool = False) -> Figure:
     """Every template by split: success of each checkpoint and recipe as a coloured cell with its number."""
     splits, series, recipes = bench.splits, figures.series_of(bench), bench.data.recipes
     names = {s: sorted(map(str, templates[templates["split"] == s]["template"].unique())) for s in splits}
     heights = [max(1, len(names[s])) for s in splits]
-    fig = Figure(figsize=(max(7.4, 2.2 + 1.15 * len(series)), 1.2 + 0.29 * sum(heights)), layout="constrained")
+    width = NARROW if narrow else max(7.4, 2.2 + 1.15 * len(series))
+    tall = (2.4 if narrow else 1.2) + 0.29 * sum(heights)
+    fig = Figure(figsize=(width, tall), layout="constrained")
     axes = fig.subplots(len(splits), 1, height_ratios=heights, squeeze=False)[:, 0]
     for ax, split in zip(axes, splits, strict=True):
         grid = figures.cells(templates, split, names[split], series)
@@ -159,8 +165,9 @@ def heat_map(bench: Bench, templates: pd.DataFrame) -> Figure:
             shade = "white" if value > 0.55 else INK
             ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=shade, in_layout=False)
         ax.set_yticks(range(len(names[split])), names[split], fontsize=8.5, color=INK)
-        words = [series_label(c, r, recipes).replace(" ", "\n", 1) for c, r in series]  # neighbours must not touch
-        ax.set_xticks(range(len(series)), words, fontsize=9)
+        words = [series_label(c, r, recipes) for c, r in series]
+        words = words if narrow else [w.replace(" ", "\n", 1) for w in words]  # neighbours must not touch
+        ax.set_xticks(range(len(series)), words, fontsize=9, rotation=90 if narrow else 0)
         ax.xaxis.tick_top()
         ax.set_title(f"{SPLIT_NAME.get(split, split)} (%)")
         ax.grid(visible=False)

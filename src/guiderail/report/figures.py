@@ -2,11 +2,13 @@
 
 Guarantees: the same checkpoint has the same colour in every figure; text that comes from outside (template and recipe
 names) is drawn literally, never read as mathematics or markup; what was not measured is never drawn as zero.
-Each function returns a matplotlib Figure; `style.draw` saves it. Learning curves are in `curves`.
+Each function returns a matplotlib Figure; `style.draw` saves it. With `narrow` it is drawn for the width of a phone:
+same data, same order, panels below each other. Learning curves are in `curves`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from guiderail.report.style import (
     GOOD,
     INK,
     MUTED,
+    NARROW,
     SPLIT_NAME,
+    WIDTH,
+    across,
     legend_above,
     percent,
     series_colour,
@@ -56,25 +61,30 @@ def series_of(bench: Bench) -> list[tuple[str, str]]:
     return shared + [("rl", r) for r in bench.data.recipes if "rl" in bench.checkpoints]
 
 
-def success_bars(bench: Bench, tree: Tree) -> Figure:
+def success_bars(bench: Bench, tree: Tree, narrow: bool = False) -> Figure:
     """Success per split, one bar per checkpoint with its interval; every recipe's paired gain over SFT below it."""
-    series = series_of(bench)
-    fig = Figure(figsize=(8.4, 4.1 + 0.22 * len(bench.data.recipes)), layout="constrained")
-    draw_bars(fig.add_subplot(), bench, tree)
-    legend_above(fig, fig.axes[0], columns=max(3, min(6, len(series))))
-    note = f"Whiskers: {100 * bench.confidence:.0f} % bootstrap intervals, templates fixed."
-    text = f"{note} Below: RL minus SFT on the same instances, in points."
-    fig.supxlabel(text, fontsize=8.5, color=MUTED, x=0.01, ha="left")
+    under = 0.22 * len(bench.data.recipes)
+    shown = [[s] for s in bench.splits] if narrow else [bench.splits]
+    size = (NARROW, 0.9 + (2.3 + under) * len(shown)) if narrow else (WIDTH, 4.1 + under)
+    fig = Figure(figsize=size, layout="constrained")
+    for ax, splits in zip(fig.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
+        draw_bars(ax, bench, tree, splits)
+    legend_above(fig, fig.axes[0], across(bench.data.recipes, narrow))
+    notes = (
+        f"Whiskers: {100 * bench.confidence:.0f} % bootstrap intervals, templates fixed.",
+        "Below: RL minus SFT on the same instances, in points.",
+    )
+    fig.supxlabel(("\n" if narrow else " ").join(notes), fontsize=8.5, color=MUTED, x=0.01, ha="left")
     return fig
 
 
-def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
-    """The bars of `success_bars` on given axes."""
+def draw_bars(ax: Axes, bench: Bench, tree: Tree, splits: Sequence[str]) -> None:
+    """The bars of `success_bars` for some splits on given axes; all splits have one scale."""
     series, recipes = series_of(bench), bench.data.recipes
     width = 0.78 / len(series)
-    top = 0.0
+    top = max((tree["success"][r][c][s]["hi"] or 0.0 for c, r in series for s in bench.splits), default=0.0)
     for i, (checkpoint, recipe) in enumerate(series):
-        cells = [tree["success"][recipe][checkpoint][s] for s in bench.splits]
+        cells = [tree["success"][recipe][checkpoint][s] for s in splits]
         x = np.arange(len(cells)) + (i - (len(series) - 1) / 2) * width
         means = np.array([c["mean"] or 0.0 for c in cells])
         colour = series_colour(checkpoint, recipe, recipes)
@@ -87,9 +97,8 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
             ax.errorbar(at, mean, reach, color=INK, elinewidth=1.2, capsize=3.5, capthick=1.2)
             said = f"{100 * mean:.0f} %" if len(series) <= 4 else f"{100 * mean:.0f}"  # room for the unit, or none
             ax.text(at, cell["hi"] + 0.018, said, ha="center", va="bottom", fontsize=9.5)
-            top = max(top, cell["hi"])
     labels = []
-    for split in bench.splits:
+    for split in splits:
         text = SPLIT_NAME[split]
         for recipe in recipes:
             gain = tree.get("gain", {}).get(recipe, {}).get(split)
@@ -105,7 +114,7 @@ def draw_bars(ax: Axes, bench: Bench, tree: Tree) -> None:
     percent(ax)
 
 
-def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
+def template_dumbbells(bench: Bench, table: pd.DataFrame, narrow: bool = False) -> Figure:
     """One row per template with a dot per checkpoint and recipe, each at its own height in the row, so that ties are
     seen: train templates on fresh instances, then held-out templates. Sorted by the last checkpoint's mean over
     recipes."""
@@ -114,7 +123,7 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
     series, recipes = series_of(bench), bench.data.recipes
     heights = [max(1, len(names[s])) for s in splits]
     tall = 0.09 + 0.058 * max(3, len(series))  # inches of a row: its marks overlap in part at most
-    fig = Figure(figsize=(8.4, 1.7 + tall * sum(heights)), layout="constrained")
+    fig = Figure(figsize=(NARROW if narrow else WIDTH, 1.7 + tall * sum(heights)), layout="constrained")
     axes = fig.subplots(len(splits), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax, split in zip(axes, splits, strict=True):
         y = np.arange(len(names[split]))
@@ -129,7 +138,7 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
             )  # fmt: skip
         ax.set_yticks(y, names[split], color=INK, fontsize=9)
         ax.set_ylim(-0.7, len(y) - 0.3)
-        ax.set_title("Train templates, fresh instances" if split == "fresh" else SPLIT_NAME[split])
+        ax.set_title("Train templates, fresh instances" if split == "fresh" and not narrow else SPLIT_NAME[split])
         ax.set_xlim(-0.015, 1.015)
         ax.grid(axis="x")
         ax.grid(axis="y", visible=False)
@@ -137,7 +146,7 @@ def template_dumbbells(bench: Bench, table: pd.DataFrame) -> Figure:
             ax.spines[side].set_visible(False)
         percent(ax, "x")
     axes[-1].set_xlabel("Success")
-    legend_above(fig, axes[0])
+    legend_above(fig, axes[0], across(recipes, narrow))
     return fig
 
 
@@ -164,7 +173,7 @@ def _end(kind: Any, cause: Any) -> str:
     return name if name in {e[0] for e in ENDS} else "failure/other"
 
 
-def episode_ends(bench: Bench) -> Figure:
+def episode_ends(bench: Bench, narrow: bool = False) -> Figure:
     """How episodes end: one stacked bar per checkpoint, one block per split. Shares of all planned episodes."""
     series, recipes = series_of(bench), bench.data.recipes
     lines: list[tuple[float, str, pd.Series]] = []
@@ -179,7 +188,7 @@ def episode_ends(bench: Bench) -> Figure:
             lines.append((y, series_label(checkpoint, recipe, recipes), ends.value_counts(normalize=True)))
             y += 0.85
         y += 0.35
-    fig = Figure(figsize=(8.4, 1.1 + 0.36 * y), layout="constrained")
+    fig = Figure(figsize=(NARROW if narrow else WIDTH, (1.5 if narrow else 1.1) + 0.36 * y), layout="constrained")
     ax = fig.add_subplot()
     used = [e for e in ENDS if any(shares.get(e[0], 0) > 0 for _, _, shares in lines)]
     for at, _, shares in lines:
@@ -187,7 +196,7 @@ def episode_ends(bench: Bench) -> Figure:
         for name, _, colour in used:
             share = float(shares.get(name, 0.0))
             ax.barh(at, share, 0.62, left=left, color=colour, edgecolor="white", linewidth=0.8)
-            if share >= 0.055:
+            if share >= (0.18 if narrow else 0.055):  # room for its number
                 dark = name in ("success", "excluded")
                 ax.text(
                     left + share / 2, at, f"{100 * share:.0f} %", ha="center", va="center", fontsize=8.5,
@@ -205,7 +214,7 @@ def episode_ends(bench: Bench) -> Figure:
     ax.set_xticks([])
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
-    legend_above(fig, ax, columns=len(used) if len(used) <= 5 else 4)
+    legend_above(fig, ax, columns=2 if narrow else len(used) if len(used) <= 5 else 4)
     return fig
 
 
@@ -215,18 +224,25 @@ def known_seconds(used: Tree) -> list[tuple[str, float]]:
     return sorted(known, key=lambda k: (k[1], k[0]))
 
 
-def stage_seconds(used: Tree) -> Figure:
+def stage_seconds(used: Tree, narrow: bool = False) -> Figure:
     """Where the time went: seconds per stage output (at least one is known)."""
     known = known_seconds(used)
-    fig = Figure(figsize=(8.4, 0.9 + 0.32 * len(known)), layout="constrained")
+    size = (NARROW, 0.9 + 0.46 * len(known)) if narrow else (WIDTH, 0.9 + 0.32 * len(known))
+    fig = Figure(figsize=size, layout="constrained")
     ax = fig.add_subplot()
-    ax.barh(range(len(known)), [s for _, s in known], 0.62, color="#6d8fb8")
+    ax.barh(range(len(known)), [s for _, s in known], 0.36 if narrow else 0.62, color="#6d8fb8")
     longest = known[-1][1]
     for i, (_, seconds) in enumerate(known):
         text = f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
         ax.text(seconds + 0.012 * longest, i, text, va="center", fontsize=9)
-    ax.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
-    ax.set_xlim(0, longest * 1.16)
+    if narrow:  # long names stand above their bars
+        for i, (name, _) in enumerate(known):
+            ax.text(0, i + 0.38, name, va="center", fontsize=8.5)
+        ax.set_yticks([])
+        ax.set_ylim(-0.4, len(known) - 0.3)
+    else:
+        ax.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
+    ax.set_xlim(0, longest * (1.3 if narrow else 1.16))
     ax.grid(visible=False)
     ax.set_xticks([])
     for side in ("left", "bottom"):

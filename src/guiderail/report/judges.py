@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from guiderail.report import tables
 from guiderail.report.data import ReportData
-from guiderail.report.style import GRID, INK, MUTED, RECIPES, percent
+from guiderail.report.style import GRID, INK, MUTED, NARROW, RECIPES, percent
 from guiderail.report.summary import Tree
 
 
@@ -29,10 +29,11 @@ def summary(data: ReportData) -> Tree:
     return tree
 
 
-def reliability(data: ReportData) -> Figure:
+def reliability(data: ReportData, narrow: bool = False) -> Figure:
     """Share of good steps over the judge's probability, one panel per judge; the area of a dot is its steps."""
-    fig = Figure(figsize=(3.6 * len(data.prm) + 0.6, 3.7), layout="constrained")
-    axes = fig.subplots(1, len(data.prm), squeeze=False)[0]
+    size = (NARROW, 3.7 * len(data.prm)) if narrow else (3.6 * len(data.prm) + 0.6, 3.7)
+    fig = Figure(figsize=size, layout="constrained")
+    axes = fig.subplots(*((len(data.prm), 1) if narrow else (1, len(data.prm))), squeeze=False).ravel()
     for ax, ((recipe, seed), found) in zip(axes, data.prm.items(), strict=True):
         full = [b for b in found["bins"] if b["n"]]
         most = max((b["n"] for b in full), default=1)

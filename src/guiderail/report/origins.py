@@ -53,6 +53,11 @@ def _commit(record: Mapping[str, Any]) -> str:
     return f"{commit[:12]} with changes in {named}"
 
 
+def commits(data: ReportData) -> list[str]:
+    """The commits that made the outputs, each once, in short."""
+    return sorted({_commit(r).replace(" with changes in ", " + ") for r in read(data).values()})
+
+
 def table(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """One line per output: commit, lock, digest of parameters and inputs."""
     return pd.DataFrame(

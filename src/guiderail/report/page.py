@@ -16,8 +16,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from guiderail.report import limits, origins, tables
-from guiderail.report.build import Section, Strip
+from guiderail.report import limits, origins, outline, tables
+from guiderail.report.build import Picture, Section, Strip
 from guiderail.report.data import ReportData
 from guiderail.report.style import cause_name, series_colour
 from guiderail.report.summary import Tree, distinct
@@ -41,22 +41,29 @@ NOTES = (
 
 LINKED = {
     "Recipes compared": "Recipes compared",
-    "Recipe against recipe": "Recipe against recipe",
     "Recorded trajectories": "Recordings",
-    "Success": "Success",
-    "Why episodes fail": "Failures",
     "Where RL is worse than SFT": "Where RL is worse",
+    "Why episodes fail": "Failures",
+    "Recipe against recipe": "Recipe against recipe",
+    "Success": "Success in figures",
+    "Every template": "Templates",
     "Experts and chance": "Experts",
     "Retrieval and fine-tuning": "Retrieval",
     "Process reward model": "Judge of steps",
     "What else changed": "Side effects",
+    "RL training": "Training",
 }
-"""Tables that the navigation leads to, and what it calls them."""
+"""Parts of the page that the navigation leads to, and what it calls them."""
 
 
 def code(text: str) -> Markup:
     """Text as HTML, what stands between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))
+
+
+def soft(text: str) -> Markup:
+    """A name that may break after its slashes and underscores."""
+    return Markup(re.sub(r"([/_])(?=.)", r"\1<wbr>", str(Markup.escape(text))))
 
 
 def filters(data: ReportData, sections: list[Section]) -> list[tuple[str, str]]:
@@ -70,24 +77,10 @@ def filters(data: ReportData, sections: list[Section]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _anchors(sections: list[Section]) -> dict[tuple[str, str], str]:
-    """(benchmark, heading) of each table to its id on the page; those of the first benchmark bear no name."""
-
-    def slug(text: str) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-    made: dict[tuple[str, str], str] = {}
-    for s in sections:
-        for heading, _, _ in s.tables:
-            plain = slug(heading)
-            made[s.benchmark, heading] = plain if plain not in made.values() else f"{plain}-{slug(s.benchmark)}"
-    return made
-
-
-def _nav(sections: list[Section], anchors: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
-    """(id, label) of the navigation's links to tables: the first of each kind."""
+def _nav(placed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(id, label) of the navigation's links, of the (heading, id) on the page: the first of each kind."""
     first: dict[str, str] = {}
-    for (_, heading), anchor in anchors.items():
+    for heading, anchor in placed:
         first.setdefault(heading, anchor)
     return [(first[h], label) for h, label in LINKED.items() if h in first]
 
@@ -208,8 +201,34 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
         raise ValueError(f"{TEMPLATE}: has no <script> block; the page's policy names its hash")
     policy = base64.b64encode(hashlib.sha256(found.group(1).encode()).digest()).decode()
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters["code"] = code
-    anchors = _anchors(sections)
+    env.filters |= {"code": code, "soft": soft}
+    made_by = origins.commits(data)
+
+    def picture(p: Picture) -> dict[str, str]:
+        wide, narrow = (_inline(path.parent / f"{name}.svg") for name in (p.name, p.narrow))
+        return {"wide": wide, "narrow": narrow, "caption": p.caption}
+
+    def fold(f: outline.Fold) -> dict[str, Any]:
+        shown = [{"part": part, "anchor": a, "note": n, "table": _columns(t)} for part, a, n, t in f.tables]
+        return {"anchor": f.anchor, "heading": f.heading, "hint": f.hint, "tables": shown,
+                "pictures": [picture(p) for p in f.pictures]}  # fmt: skip
+
+    anchors = outline.Anchors()
+    answers, groups, placed = [], [], []
+    for s in sections:
+        tables_of = [(anchors.of(h, s.benchmark), h, n, t) for h, n, t in outline.open_tables(s)]
+        placed += [(h, a) for a, h, _, _ in tables_of]
+        answers.append(
+            {"benchmark": s.benchmark, "tables": [(a, h, n, _columns(t)) for a, h, n, t in tables_of],
+             "pictures": [picture(p) for p in s.pictures if p.heading in outline.OPEN]}
+        )  # fmt: skip
+    for s in sections:
+        parts = outline.folds(s, data.recipes, anchors)
+        placed += [(f.heading, f.anchor) for f in parts]
+        several = f": {s.benchmark}" if len(sections) > 1 else ""
+        groups.append((anchors.of(f"details-{s.benchmark}", ""), f"Look closer{several}", [fold(f) for f in parts]))
+    runs = [f for s in sections for f in outline.training(s, anchors)]
+    placed += [(f.heading, f.anchor) for f in runs]
     page = env.from_string(source).render(
         title=title,
         verdict=summary["verdict"],
@@ -219,25 +238,20 @@ def write_html(path: Path, title: str, data: ReportData, summary: Tree, sections
             f"training seeds: {', '.join(map(str, data.seeds))}",
             f"benchmarks: {', '.join(data.benchmarks)}",
             f"{distinct(data):,} episodes",
+            *([f"{'commit' if len(made_by) == 1 else 'commits'}: {', '.join(made_by)}"] if made_by else []),
         ],
         cards=_cards(summary, data),
-        sections=[
-            {
-                "benchmark": s.benchmark,
-                "headlines": s.headlines,
-                "pictures": [(p, _inline(path.parent / f"{p.name}.svg")) for p in s.pictures],
-                "tables": [(anchors[s.benchmark, h], h, n, _columns(t)) for h, n, t in s.tables],
-                "strips": [(x, _tags(x, data), _inline(path.parent / x.path)) for x in s.strips],
-            }
-            for s in sections
-        ],
+        answers=answers,
+        groups=groups,
+        runs=[fold(f) for f in runs],
+        strips=[(x, _tags(x, data), _inline(path.parent / x.path)) for s in sections for x in s.strips],
         memory_note=_memory_note(data),
         costs=_columns(tables.costs(data.used, summary["totals"])),
         notes=NOTES,
         limits=limits.limits(data, summary),
         origins=[(h, n, _columns(t)) for h, n, t in origins.reading(data)],
         filters=filters(data, sections),
-        nav=_nav(sections, anchors),
+        nav=_nav(placed),
         missing=data.missing,
     )
     path.write_text(page)

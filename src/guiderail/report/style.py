@@ -76,6 +76,8 @@ RC: Any = {
     "path.simplify": True,
 }
 DPI = 170
+WIDTH, NARROW = 8.4, 4.2
+"""Inches across: a figure, and its second form for a phone, where its panels stand below each other."""
 
 
 def series_label(checkpoint: str, recipe: str, recipes: Sequence[str]) -> str:
@@ -97,11 +99,25 @@ def percent(ax: Axes, axis: str = "y") -> None:
     target.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
 
 
+def by_rows(items: Sequence[Any], columns: int) -> list[Any]:
+    """`items` in the order in which a legend, which fills its columns one after the other, reads them row by row."""
+    return [x for c in range(columns) for x in items[c::columns]]
+
+
+def across(recipes: Sequence[str], narrow: bool) -> int:
+    """Entries in a row of a legend of checkpoints."""
+    return 6 if not narrow else 3 if len(recipes) == 1 else 2
+
+
 def legend_above(fig: Figure, ax: Axes, columns: int = 6) -> None:
-    """One line of legend at the top left of the figure, taking no room from the data."""
+    """A legend at the top left of the figure that reads row by row and takes no room from the data."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        fig.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.1, columnspacing=1.4)
+        columns = -(-len(handles) // -(-len(handles) // columns))  # as few rows as fit, all about as long
+        fig.legend(
+            by_rows(handles, columns), by_rows(labels, columns), loc="outside upper left", ncols=columns,
+            handlelength=1.1, columnspacing=1.4,
+        )  # fmt: skip
 
 
 def draw(path: Path, make: Callable[[], Figure], png: bool = False) -> None:

@@ -1,9 +1,10 @@
 """Episodes as Parquet: `episodes.parquet`, `steps.parquet`, `rows.parquet` in one folder, written whole or not at all.
 
 Guarantees: `read_episodes(dir)` gives back what `write_episodes` was given, log-probs to the bit (float32 for rows,
-float64 for steps). With `part` (an RL iteration), each table is a folder of files `part-00007.parquet`; writing a
-part again replaces it, and a part counts only once its episodes are there (they are written last). Either form is
-read by `pandas.read_parquet(dir / "episodes.parquet")`. Does not store pixels: frames are digests into a FrameStore.
+float64 for steps). With `part` (a round of an RL iteration), each table is a folder of files `part-00007.parquet`;
+writing a part again replaces it, and a part counts only once its episodes are there (they are written last). Either
+form is read by `pandas.read_parquet(dir / "episodes.parquet")`. Does not store pixels: frames are digests into a
+FrameStore.
 
 Schema (list columns hold one entry per token, frame or span):
     episodes  id, group, sibling, attempt, policy_version, suite, template, seed, split, wording, domain, max_steps,

@@ -9,10 +9,13 @@ ask for and this machine lacks make no difference to it: it is then a plan for a
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+import textwrap
 from pathlib import Path
 
 from guiderail.capacity.shapes import KNOWN, Shape, known, read_shape
-from guiderail.capacity.verdict import Report, reckon
+from guiderail.capacity.verdict import Report, counted, reckon
 from guiderail.errors import InputError
 from guiderail.params import ParamError, Params, load
 from guiderail.params_plan import Plan
@@ -89,8 +92,12 @@ def check(p: Params) -> tuple[list[str], list[Report]]:
             "CPUs; set plan.gpus to reckon with GPUs"
         )
     shape, source = shape_of(p)
-    where = f"{p.plan.gpus} GPUs of {p.plan.gpu_memory_gb:g} GB" if p.plan.gpus else "this machine's CPUs"
-    told = [f"model: {shape.total / 1e9:.3f} G parameters, from {source}", f"devices: {where}"]
+    where = (
+        f"{p.plan.gpus} GPU{'s' * (p.plan.gpus > 1)} of {p.plan.gpu_memory_gb:g} GB"
+        if p.plan.gpus
+        else "this machine's CPUs"
+    )
+    told = [f"model: {counted(shape.total)} parameters, from {source}", f"devices: {where}"]
     told += [f"rates: {line}" for line in rates(p.plan)]
     told += [f"note: {n}" for n in notes]
     return told, [reckon(p, shape, recipe, host_bytes()) for recipe in p.sweep.recipe]
@@ -110,22 +117,37 @@ def rates(plan: Plan) -> list[str]:
     return found + ([f"{', '.join(theirs)} (defaults, sources in docs/presets.md)"] if theirs else [])
 
 
+def say(line: str) -> None:
+    """Print a line; on a terminal, broken between words and its later lines further in."""
+    if not sys.stdout.isatty():
+        print(line)
+        return
+    indent = " " * (len(line) - len(line.lstrip()))
+    width = max(40, shutil.get_terminal_size().columns)
+    print(textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=f"{indent}    "))
+
+
 def run(args: argparse.Namespace) -> None:
     """The command."""
     named = [] if args.preset is None else presets.names() if args.preset == "all" else [args.preset]
-    bad = 0
+    bad, ends = 0, []
     for name, p in [(n, presets.preset(n)) for n in named] or [(args.params, load(args.params))]:
         told, reports = check(p)
-        print(f"{name}")
+        print(name)
         known = name if args.preset else presets.current(Path(name))
         if known:
-            print(f"  {presets.about(known)}")
+            say(f"  {presets.about(known)}")
         for line in [*told, *(line for r in reports for line in r.lines())]:
-            print(f"  {line}")
+            say(f"  {line}")
         problems = sum(len(r.problems) for r in reports)
         other = elsewhere(p)
         verdict = "WILL NOT RUN as it is" if problems else "ok"
-        print(f"  {verdict}, as {other}" if other and not problems else f"  {verdict}")
+        ends.append((name, f"{verdict}, as {other}" if other and not problems else verdict))
+        print(f"  {ends[-1][1]}")
         bad += problems
+    if len(ends) > 1:
+        print("\nin short:")
+        for name, end in ends:
+            print(f"  {name:<{max(len(n) for n, _ in ends)}}  {end.partition(':')[0]}")
     if bad:
         raise SystemExit(1)

@@ -73,7 +73,7 @@ def worker_maker(
         "params": ctx.params.model_dump(mode="json"),
         "axes": ctx.axes,
         "phase": phase,
-        "first": rollouts.first,
+        "first": [rollouts.first, rollouts.parts],
         "start": str(opened.start),
         "work": str(ctx.work),
         "pool": url,

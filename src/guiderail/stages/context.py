@@ -66,8 +66,9 @@ class StageContext:
             self.remembered[name] = self.remembered.get(name, 0) + value
 
     def progress(self, total: int, label: str | None = None, start: int = 0) -> AbstractContextManager[Progress]:
-        """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`."""
-        return progress(label or self.label, total, start)
+        """`with ctx.progress(n) as p: ... p.update(1, loss=0.3)`. label: what is counted, where it is not the stage's
+        own steps; the stage's name stands before it, for several may run at once."""
+        return progress(f"{self.label} {label}" if label else self.label, total, start)
 
     def begin(self, bar: Progress, done: int, total: int, unit: str) -> None:
         """Move `bar` to where the stage begins; when that is a checkpoint of an earlier attempt, say so."""

@@ -50,10 +50,17 @@ def differences(used: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flatten(used).items() if k in default and default[k] != v}
 
 
+def shown(job: Job, params: Params) -> bool:
+    """Whether a stage has anything to show in MLflow; where a recipe wants no process reward model, prm has not."""
+    return job.stage != "prm" or params.wants_prm(job.axes["recipe"])
+
+
 def tags_of(job: Job, record: dict[str, Any]) -> dict[str, str]:
-    """The tags of a run, for filters."""
+    """The tags of a run, for filters; those that begin with mlflow fill MLflow's own columns Source and Version."""
     tags = {"stage": job.stage, **job.axes, "stage_key": job.address, "digest": record["digest"]}
     tags["git.commit"] = f"{record['git']['commit']}{'-dirty' if record['git']['dirty'] else ''}"
+    tags |= {"mlflow.source.name": " ".join(record["command"]), "mlflow.source.type": "LOCAL"}
+    tags |= {"mlflow.source.git.commit": record["git"]["commit"]} if record["git"]["commit"] else {}
     tags["dvc.lock.sha256"] = str(record["dvc_lock_sha256"])
     manifest = tasks_json()
     if job.stage not in ("provision", "pretrain") and manifest.exists():
@@ -63,16 +70,17 @@ def tags_of(job: Job, record: dict[str, Any]) -> dict[str, str]:
 
 
 def datasets(record: Mapping[str, Any]) -> list[DataSet]:
-    """The data and models among a record's inputs (code is the commit's affair)."""
+    """The data and models among a record's inputs (code is the commit's affair), the tasks first: MLflow's table of
+    runs shows the first."""
     context = "evaluation" if record["stage"] in MEASURED else "training"
-    found = []
+    found: list[DataSet] = []
     for path, digest in record["inputs"].items():
         if path.startswith(("src/", "plugins/")):
             continue
         head = read(path) if Path(path) == tasks_json() else {}
         if {"suite", "hash", "splits"} <= head.keys():
             counts = {k: len(v) for k, v in head["splits"].items()}
-            found.append(DataSet(f"tasks of {head['suite']}", str(head["hash"]), path, context, counts))
+            found.insert(0, DataSet(f"tasks of {head['suite']}", str(head["hash"]), path, context, counts))
         else:
             found.append(DataSet(path.removeprefix("results/"), digest, path, context))
     return found

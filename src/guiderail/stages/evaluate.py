@@ -109,6 +109,7 @@ class Player:
             "seed": self.subject.seed if params.evaluate.temperature > 0 else 0,
             "dtype": params.model.dtype,
             "step_ms": params.env.step_ms,
+            "desktop": [params.env.desktop.width, params.env.desktop.height],
             "code": bench.code_digest(),
         }
 

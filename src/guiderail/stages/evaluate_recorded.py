@@ -30,7 +30,7 @@ from guiderail.rollout.engines.hf import HfEngine
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 
-CODE = ("actions", "bench", "models", "rewards", "rollout", "tasks")
+CODE = ("actions", "bench", "models", "rewards", "rollout", "seeds.py", "stages/evaluate_recorded.py", "tasks")
 WORKERS = 32
 
 
@@ -66,6 +66,20 @@ def play(ctx: StageContext, subjects: list[bench.Subject], benchmark: str, cache
     return results
 
 
+def identity(ctx: StageContext, subject: bench.Subject, trials: recorded.Trials) -> dict[str, Any]:
+    """Everything that can change a line but the recordings and the rules they are played by."""
+    p = ctx.params
+    return {
+        "checkpoint": bench.checkpoint_digest(subject.folder),
+        "prompt": p.prompt.model_dump(mode="json"),
+        "temperature": p.evaluate.temperature,
+        "seed": subject.seed if p.evaluate.temperature > 0 else 0,
+        "dtype": p.model.dtype,
+        "frames": trials.about.get("frames_sha256", ""),
+        "code": bench.code_digest(CODE),
+    }
+
+
 def _measure(
     ctx: StageContext,
     subject: bench.Subject,
@@ -75,15 +89,8 @@ def _measure(
     bar: Progress,
 ) -> tuple[list[dict[str, Any]], bench.Result]:
     p, started = ctx.params, time.perf_counter()
-    identity = {
-        "checkpoint": bench.checkpoint_digest(subject.folder),
-        "prompt": p.prompt.model_dump(mode="json"),
-        "temperature": p.evaluate.temperature,
-        "seed": subject.seed if p.evaluate.temperature > 0 else 0,
-        "dtype": p.model.dtype,
-        "code": bench.code_digest(CODE),
-    }
-    digest = sop.config_digest(trials.recordings, identity, protocol, "guiderail", trials.rules)
+    who = identity(ctx, subject, trials)
+    digest = sop.config_digest(trials.recordings, who, protocol, "guiderail", trials.rules)
     file, shown = cache / f"{digest[:32]}.jsonl", 0
     cache.mkdir(parents=True, exist_ok=True)
 
@@ -103,7 +110,7 @@ def _measure(
             with Batcher(HfEngine(policy, frames)) as batcher:
                 predict = PolicyPredict(batcher, builder, frames, trials.png, p.evaluate.temperature, subject.seed)
                 options: dict[str, Any] = {"protocol": protocol, "rules": trials.rules}
-                lines = sop.run(trials.recordings, predict, file, identity, workers=WORKERS, done=done, **options)
+                lines = sop.run(trials.recordings, predict, file, who, workers=WORKERS, done=done, **options)
     done(len(trials.recordings), len(trials.recordings))
     shutil.copyfile(file, ctx.out / f"{subject.name}.jsonl")
     rows = recorded.table(lines, trials, subject.name)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -72,7 +72,7 @@ def execute(
         meter = Meter(work / "cost.json")
         tracker = Tracker(
             work / "curves.jsonl",
-            enabled=params.tracking.enabled,
+            enabled=params.tracking.enabled and describe.shown(job, params),
             experiment=params.tracking.experiment,
             run_name=job.address,
             tags=tags,
@@ -143,11 +143,11 @@ def _fsync(path: Path) -> None:
 
 
 def _forget(work: Path) -> None:
-    """Remove a finished attempt."""
+    """Remove a finished attempt, and the folders above it that it leaves empty."""
     shutil.rmtree(work, ignore_errors=True)
-    for parent in (work.parent, work.parent.parent):
-        if parent.exists() and not any(parent.iterdir()):
-            parent.rmdir()
+    with suppress(OSError):  # not empty, or removed just now by another job of the stage that ended too
+        work.parent.rmdir()
+        work.parent.parent.rmdir()
 
 
 @contextmanager

@@ -24,7 +24,10 @@ from guiderail.stages.context import StageContext
 from guiderail.tasks.splits import load_manifest
 
 CACHE = paths.WORK / "prm-cache"
-CODE = ("actions", "envs", "models", "pool", "rewards", "rollout", "tasks", "train")
+CODE = (
+    *("actions", "algorithms", "bench", "checkpoints", "envs", "models", "pool", "rewards", "rollout", "seeds.py"),
+    *("stages/prm.py", "stages/prm_steps.py", "tasks", "train"),
+)
 KEEP = 16
 
 
@@ -37,22 +40,9 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
     if not needed:
         ctx.say(f"recipe {recipe} trains without a process reward model; nothing to do")
         return
-    from guiderail.bench.evaluate import checkpoint_digest, code_digest
-
-    p, tasks = ctx.params, load_manifest(paths.tasks_json())
-    start = paths.sft(seed) / "checkpoint"
-    identity = {
-        "prm": p.prm.model_dump(mode="json", exclude={"min_auroc"}),
-        "prompt": p.prompt.model_dump(mode="json"),
-        "model": [p.model.dtype, p.model.train_vision, checkpoint_digest(Path(p.model.path))],
-        "policy": checkpoint_digest(start),
-        "tasks": tasks["hash"],
-        "step_ms": p.env.step_ms,
-        "seed": ctx.seed,
-        "code": code_digest(CODE),
-    }
+    tasks, start = load_manifest(paths.tasks_json()), paths.sft(seed) / "checkpoint"
     CACHE.mkdir(parents=True, exist_ok=True)
-    entry = CACHE / digest_json(identity)[:32]
+    entry = CACHE / digest_json(identity(ctx, tasks["hash"], start))[:32]
     with FileLock(f"{entry}.lock"):
         remembered = entry.exists()
         if not remembered:
@@ -67,6 +57,24 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
     spent = json.loads((ctx.out / "metrics.json").read_text())
     ctx.remember({k: spent[k] if remembered else 0 for k in ("env_steps", "tokens")})
     tell(ctx, json.loads((judge / "calibration.json").read_text()))
+
+
+def identity(ctx: StageContext, split_hash: str, policy: Path) -> dict[str, Any]:
+    """Everything that can change a judge and its figures. policy: the checkpoint whose rollouts it learns from."""
+    from guiderail.bench.evaluate import checkpoint_digest, code_digest
+
+    p = ctx.params
+    return {
+        "prm": p.prm.model_dump(mode="json", exclude={"min_auroc"}),
+        "prompt": p.prompt.model_dump(mode="json"),
+        "model": [p.model.dtype, p.model.train_vision, checkpoint_digest(Path(p.model.path))],
+        "policy": checkpoint_digest(policy),
+        "tasks": split_hash,
+        "step_ms": p.env.step_ms,
+        "desktop": [p.env.desktop.width, p.env.desktop.height],
+        "seed": ctx.seed,
+        "code": code_digest(CODE),
+    }
 
 
 def make(ctx: StageContext, tasks: dict[str, Any], policy: Path, out: Path) -> None:

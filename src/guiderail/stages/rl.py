@@ -17,8 +17,8 @@ from guiderail.stages import paths
 from guiderail.stages.collection import opened_producer
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import Over, no_judge, opened_judge
-from guiderail.stages.rl_end import publish
-from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
+from guiderail.stages.rl_end import publish, told
+from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, before, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train import rl as loop
 from guiderail.train.metrics import Shifted, Totals
@@ -55,18 +55,18 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
         )
         bar = stack.enter_context(ctx.progress(sum(rl.iterations for rl in phases)))
         for number, rl in enumerate(phases):
-            first, rounds = sum(before.iterations for before in phases[:number]), max(1, rl.filter_rounds)
+            first, parts = before(phases, number)
             ahead = rl.collection.mode == "async"
             rollouts: PoolRollouts | ReplayRollouts
             if rl.algorithm == "semi_online":
                 assert recorded is not None
-                rollouts = ReplayRollouts(ctx, rl, opened.policy, sampler, first, recorded)
+                rollouts = ReplayRollouts(ctx, rl, opened.policy, sampler, first, parts, recorded)
             else:
                 assert pool is not None
                 judge: Over = no_judge
                 if not ahead or isinstance(sampler, VllmSampler):
                     judge = stack.enter_context(opened_judge(ctx, rl, paths.prm(recipe, seed) / "judge"))
-                rollouts = PoolRollouts(ctx, rl, opened.policy, sampler, first, pool, tasks, judge)
+                rollouts = PoolRollouts(ctx, rl, opened.policy, sampler, first, parts, pool, tasks, judge)
             with ExitStack() as inner:
                 producer = None
                 if ahead:
@@ -83,11 +83,9 @@ def run(ctx: StageContext, recipe: str, seed: str) -> None:
                         producer=producer,
                         reference=reference if rl.kl_coef > 0 else None,
                         on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
-                        on_iteration=lambda i, m: bar.update(
-                            1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
-                        ),
-                        on_scored=lambda i, rows, at=first, n=rounds: write_trace(  # type: ignore[misc]
-                            ctx.work / "rollouts", rows, (at + i) * n
+                        on_iteration=lambda i, m: bar.update(1, **told(m)),
+                        on_scored=lambda i, rows, of=rollouts: write_trace(  # type: ignore[misc]
+                            ctx.work / "rollouts", rows, of.part(i)
                         ),
                     )
                 )

@@ -6,7 +6,7 @@ Guarantees: both ways of training write the same files from the same numbers. Ru
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,12 @@ from guiderail.stages.collection import join_schedules
 from guiderail.stages.context import StageContext
 from guiderail.train.metrics import Totals, joined
 from guiderail.train.start import Finished, Start, write_checkpoint, write_json
+
+
+def told(m: Mapping[str, float]) -> dict[str, float | str]:
+    """What of an iteration's metrics stands beside the bar, by name."""
+    names = {"success": "success", "rows_kept": "rows", "env_steps_per_s": "env steps/s", "logprob_gap_max": "gap"}
+    return {name: m[key] for key, name in names.items() if key in m}
 
 
 def publish(

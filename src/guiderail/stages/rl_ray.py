@@ -16,13 +16,12 @@ from typing import Any
 from guiderail.checkpoints.sharded import newest_sharded, sharded_weights
 from guiderail.cluster.start import ray_cluster
 from guiderail.models.loading import load_outline
-from guiderail.params_train import Rl
 from guiderail.pool.local import env_pool
 from guiderail.stages import paths
 from guiderail.stages.context import StageContext
 from guiderail.stages.judging import opened_judge
-from guiderail.stages.rl_end import publish
-from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, read_recorded
+from guiderail.stages.rl_end import publish, told
+from guiderail.stages.rollouts import PoolRollouts, ReplayRollouts, Rollouts, before, read_recorded
 from guiderail.tasks.splits import load_manifest
 from guiderail.train.metrics import Shifted, Totals
 from guiderail.train.start import Finished, prepared
@@ -70,25 +69,23 @@ def _run(ctx: StageContext, recipe: str, seed: str) -> None:
             )
         bar = stack.enter_context(ctx.progress(sum(rl.iterations for rl in phases)))
         for number, rl in enumerate(phases):
-            first = sum(before.iterations for before in phases[:number])
+            first, parts = before(phases, number)
             rollouts: PoolRollouts | ReplayRollouts
             if rl.algorithm == "semi_online":
                 recorded = read_recorded(paths.demos() / "demos.jsonl", paths.demos() / "frames")
-                rollouts = ReplayRollouts(ctx, rl, policy, sampler, first, recorded)
+                rollouts = ReplayRollouts(ctx, rl, policy, sampler, first, parts, recorded)
             else:
                 assert pool is not None
                 opened = opened_judge(ctx, rl, paths.prm(recipe, seed) / "judge", judges if trainer.prm else None)
                 judge = stack.enter_context(opened)
-                rollouts = PoolRollouts(ctx, rl, policy, sampler, first, pool, tasks, judge)
+                rollouts = PoolRollouts(ctx, rl, policy, sampler, first, parts, pool, tasks, judge)
             plan.append(
                 Phase(
                     rollouts,
                     Shifted(ctx.tracker, first),
                     on_start=lambda done, n=rl.iterations: ctx.begin(bar, done, n, "iterations"),  # type: ignore[misc]
-                    on_iteration=lambda i, m: bar.update(
-                        1, success=m["success"], kept=m["rows_kept"], gap=m.get("logprob_gap_max", "-")
-                    ),
-                    on_scored=partial(_trace, ctx, rl, first),
+                    on_iteration=lambda i, m: bar.update(1, **told(m)),
+                    on_scored=partial(_trace, ctx, rollouts),
                 )
             )
         job = Job(here, str(start), model, tuple(phases), ctx.seed, str(ctx.work.absolute()))
@@ -99,8 +96,8 @@ def _run(ctx: StageContext, recipe: str, seed: str) -> None:
     publish(ctx, trained, phases[-1], [_totals(w) for w in works], works, tasks=tasks, recipe=recipe)
 
 
-def _trace(ctx: StageContext, rl: Rl, first: int, iteration: int, rows: list[dict[str, Any]]) -> None:
-    write_trace(ctx.work / "rollouts", rows, (first + iteration) * max(1, rl.filter_rounds))
+def _trace(ctx: StageContext, rollouts: Rollouts, iteration: int, rows: list[dict[str, Any]]) -> None:
+    write_trace(ctx.work / "rollouts", rows, rollouts.part(iteration))
 
 
 def _totals(folder: Path) -> Totals:

@@ -35,15 +35,16 @@ def main(spec: Path, folder: Path) -> None:
     tracker = Tracker(folder / "curves.jsonl", enabled=False)
     ctx = StageContext(params, "rl", axes, folder, folder, work, tracker)
     opened = open_start(Path(told["start"]), params.model, rl, ctx.seed, work)
+    first, parts = told["first"]
     with ExitStack() as stack:
         rollouts: PoolRollouts | ReplayRollouts
         if told["pool"]:
             judge = stack.enter_context(opened_judge(ctx, rl, paths.prm(axes["recipe"], axes["seed"]) / "judge"))
             pool, tasks = (told["pool"], os.environ[TOKEN_ENV]), load_manifest(paths.tasks_json())
-            rollouts = PoolRollouts(ctx, rl, opened.policy, HfSampler(opened), told["first"], pool, tasks, judge)
+            rollouts = PoolRollouts(ctx, rl, opened.policy, HfSampler(opened), first, parts, pool, tasks, judge)
         else:
             recorded = read_recorded(paths.demos() / "demos.jsonl", paths.demos() / "frames")
-            rollouts = ReplayRollouts(ctx, rl, opened.policy, HfSampler(opened), told["first"], recorded)
+            rollouts = ReplayRollouts(ctx, rl, opened.policy, HfSampler(opened), first, parts, recorded)
 
         def play(order: Order) -> Wave:
             opened.learner.load(read_tensors(order.weights), {})

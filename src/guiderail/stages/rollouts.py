@@ -43,6 +43,13 @@ FEATURE_BYTES = 256 << 20
 """Vision features that travel with a wave at most; beyond, the trainer makes its own."""
 
 
+def before(phases: Sequence[Rl], number: int) -> tuple[int, int]:
+    """(iterations, parts of the records) of the phases before `number`: an iteration has a part for each of its
+    rounds."""
+    earlier = phases[:number]
+    return sum(rl.iterations for rl in earlier), sum(rl.iterations * max(1, rl.filter_rounds) for rl in earlier)
+
+
 @dataclass(frozen=True)
 class Checked:
     """An engine that asks before each batch whether to go on."""
@@ -58,13 +65,15 @@ class Checked:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What both kinds share. first: iterations of earlier phases, whose parts, pictures and weights come before."""
+    """What both kinds share. first, parts: iterations and parts of earlier phases (`before`), whose tasks, records,
+    pictures and weights come before."""
 
     ctx: StageContext
     rl: Rl
     policy: Policy
     sampler: Sampler
     first: int
+    parts: int
 
     def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
         """Tasks of a round of an iteration."""
@@ -123,11 +132,15 @@ class Rollouts:
             )
         return episodes, frames, stats
 
+    def part(self, iteration: int, round: int = 0) -> int:
+        """Number of the part that holds the records of a round."""
+        return self.parts + iteration * max(1, self.rl.filter_rounds) + round
+
     def record(self, episodes: list[Episode], frames: FrameStore, iteration: int, round: int) -> None:
         """Store the records, and the frames of the first episode; every `save_every` iterations show it in the
         tracker."""
         folder, at = self.ctx.work / "rollouts", self.first + iteration
-        write_episodes(folder, episodes, part=at * max(1, self.rl.filter_rounds) + round)
+        write_episodes(folder, episodes, part=self.part(iteration, round))
         sample = FrameStore(folder / "frames", durable=False)
         for k, step in enumerate(episodes[0].steps):
             png = frames.get_png(step.frame)
@@ -149,7 +162,8 @@ class PoolRollouts(Rollouts):
     def tasks(self, iteration: int, round: int = 0) -> list[TaskSpec]:
         """`rl.groups` fresh instances, templates evenly drawn."""
         first = round * self.rl.groups
-        return [rl_task(self.manifest, self.ctx.seed, iteration, first + k) for k in range(self.rl.groups)]
+        at = self.first + iteration
+        return [rl_task(self.manifest, self.ctx.seed, at, first + k) for k in range(self.rl.groups)]
 
     def sampled(
         self, tasks: list[TaskSpec], version: int, slots: int = 0, check: Callable[[], None] = lambda: None
@@ -170,7 +184,7 @@ class Recorded:
 def read_recorded(file: Path, frames: Path) -> Recorded:
     """The demonstrations of a demos.jsonl as recordings. Raises InputError when there are none."""
     store = FrameStore(frames, cache=4)
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]  # text may hold U+2028
     if not lines:
         raise InputError(f"{file}: no demonstrations. Run `guiderail demos` again, or raise demos.per_template.")
     sizes: dict[str, tuple[int, int]] = {}

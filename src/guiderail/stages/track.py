@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from guiderail.curves import Curves
+from guiderail.curves import read_rows
 from guiderail.errors import InputError
 from guiderail.params import Tracking
 from guiderail.stages.describe import datasets, description, tags_of
@@ -38,14 +38,19 @@ def run(folders: Sequence[Path], tracking: Tracking) -> int:
     for out in found:
         record = json.loads((out / FILE).read_text(encoding="utf-8"))
         job = Job(record["stage"], record["axes"])
-        rows = Curves(out / "curves.jsonl").rows() if (out / "curves.jsonl").exists() else []
-        if whole(tracking, record, rows):
+        rows = read_rows(out / "curves.jsonl")
+        if empty(out, job) or whole(tracking, record, rows):
             continue
         send(out, job, record, rows, tracking)
         print(f"{job.address}: sent, {len(rows)} rows of curves", file=sys.stderr)
         sent += 1
     print(f"{len(found)} outputs, {sent} sent to {tracking_uri()}", file=sys.stderr)
     return sent
+
+
+def empty(out: Path, job: Job) -> bool:
+    """Whether there is nothing to show: the judge of a recipe that wants none."""
+    return job.stage == "prm" and not json.loads((out / "judge" / "judge.json").read_text())["needed"]
 
 
 def whole(tracking: Tracking, record: dict[str, Any], rows: list[dict[str, Any]]) -> bool:

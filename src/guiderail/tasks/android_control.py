@@ -63,7 +63,7 @@ def load(
     Raises InputError naming file and line on anything that is not understood, and on ids that occur twice.
     """
     report, rows = Report(), []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:

@@ -154,6 +154,14 @@ def save_waiting(folder: Path, refill: Refill[Group] | None, step: int, keep: in
         shutil.rmtree(old)
 
 
+def forget_waiting(folder: Path, step: int) -> None:
+    """Remove the groups that waited after updates later than `step`: a life that was killed before its state was saved
+    has left them, and they were not sampled by the weights that this one comes to."""
+    for later in folder.glob("waiting-????????"):
+        if int(later.name.removeprefix("waiting-")) > step:
+            shutil.rmtree(later)
+
+
 def load_waiting(folder: Path, rl: Rl, step: int, counts: dict[str, int]) -> Refill[Group] | None:
     """The buffer after update `step`, as `save_waiting` left it."""
     refill = start(rl)

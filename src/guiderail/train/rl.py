@@ -29,7 +29,7 @@ from guiderail.train.gates import LogprobGap, check_logprobs, check_rows
 from guiderail.train.metrics import Log, Totals, rollout_metrics
 from guiderail.train.objective import Constants, token_loss
 from guiderail.train.optim import Learner, learning_rate
-from guiderail.train.refill import Rollouts, gather, load_waiting, save_waiting, start
+from guiderail.train.refill import Rollouts, forget_waiting, gather, load_waiting, save_waiting, start
 from guiderail.train.stale import check_stale
 from guiderail.train.stop import Stop, Stopped
 from guiderail.train.team import Alone, Team
@@ -66,8 +66,11 @@ def train(
         raise ValueError(f"rl.kl_coef = {rl.kl_coef} and a reference policy go together")
     state = team.load(work, learner)
     totals = Totals(**state[1]) if state else Totals()
+    if team.leads:
+        forget_waiting(work, totals.iterations)
     refill = load_waiting(work, rl, state[0], totals.sampling) if state else start(rl)
-    log.rewind(totals.iterations)
+    if totals.iterations < rl.iterations:  # a finished phase writes no row anew, and what follows is a later one's
+        log.rewind(totals.iterations)
     on_start(totals.iterations)
 
     def save() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from guiderail.report.viewer.reading import CELL
 
+MADE = {name: i for i, name in enumerate(("base", "base_demo", "sft", "sft_demo", "rl", "rl_demo"))}
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
@@ -53,8 +54,9 @@ class Cells:
         return keep
 
     def facet(self, counts: IntArray, chosen: Mapping[str, frozenset[str]], name: str) -> list[list[Any]]:
-        """[value, count] of a category, most frequent first; what is chosen is there even at 0."""
+        """[value, count] of a category, most frequent first, checkpoints of one count as they are made; what is chosen
+        is there even at 0."""
         n = np.bincount(self.codes[name], counts * self.kept(chosen, but=name), len(self.values[name])).astype(int)
         found = {v: int(k) for v, k in zip(self.values[name], n, strict=True) if k}
         found = dict.fromkeys(chosen.get(name, ()), 0) | found
-        return sorted(([k, v] for k, v in found.items()), key=lambda kv: (-kv[1], kv[0]))
+        return sorted(([k, v] for k, v in found.items()), key=lambda kv: (-kv[1], MADE.get(kv[0], len(MADE)), kv[0]))

@@ -153,5 +153,6 @@ def check_history_deleted(found: list[list[Any]], rules: Rules) -> float:
 
 
 def is_cookie_deleted(found: list[list[Any]], rules: Rules) -> float:
-    """1 when no cookie is of one of rules["domains"]."""
-    return float(not any(row[0].endswith(d.lstrip(".")) for row in found for d in rules["domains"]))
+    """1 when no cookie is of one of rules["domains"], or of a domain below it."""
+    hosts = [f".{row[0].lstrip('.')}" for row in found]
+    return float(not any(host.endswith(f".{d.lstrip('.')}") for host in hosts for d in rules["domains"]))

@@ -104,8 +104,9 @@ def check_tabstops(
     """How well each paragraph is split by one tab after so many words, set right at the far side.
 
     0 unless both documents have as many filled paragraphs, and each is cut at the tab into that many words (part
-    `index`) and the rest; then 1 minus the mean distance of the right tab stops from the expected ones, as a fraction
-    of the text's width.
+    `index`) and the rest, and has as many tab stops of the same kinds (stops that are cleared, and those at the left
+    edge, are none); then 1 minus the mean distance of the stops from the expected ones, as a fraction of the text's
+    width.
     """
     if result is None or expected is None:
         return 0.0
@@ -124,11 +125,19 @@ def check_tabstops(
     width = section.page_width - section.left_margin - section.right_margin
     off = 0.0
     for p, q in zip(a, b, strict=True):
-        stops, wanted = ([t for t in x.paragraph_format.tab_stops if t.alignment != 0 or x is q] for x in (p, q))
-        if len(stops) != len(wanted):
+        stops, wanted = ([t for t in x.paragraph_format.tab_stops if _stops(t)] for x in (p, q))
+        if [t.alignment for t in stops] != [t.alignment for t in wanted]:
             return 0.0
         off += sum(abs(s.position - t.position) for s, t in zip(stops, wanted, strict=True)) / width
     return max(0.0, 1 - off / len(a))
+
+
+def _stops(tab: Any) -> bool:
+    """Whether a tab stop is one: not cleared, and not the one at the left edge that every paragraph has."""
+    from docx.enum.text import WD_TAB_ALIGNMENT
+
+    edge = tab.alignment == WD_TAB_ALIGNMENT.LEFT and tab.position == 0
+    return not (edge or tab.alignment == WD_TAB_ALIGNMENT.CLEAR)
 
 
 def evaluate_strike_through_last_paragraph(result: str | None, expected: str | None) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rapidfuzz import fuzz
 
-from guiderail.tasks.judges.safe import check_office, load_office, member, open_zip, parse_xml
+from guiderail.tasks.judges.safe import check_office, load_image, load_office, member, open_zip, parse_xml
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 ODT_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -116,15 +116,11 @@ def compare_docx_images(result: str | None, expected: str | None) -> float:
         return 0.0
 
     def pictures(path: str) -> list[str]:
-        import io
-
-        from guiderail.tasks.judges.safe import load_image
-
         document = load_office("docx", path)
         parts = [r.target_part for r in document.part.rels.values() if "image" in r.reltype and not r.is_external]
         found = []
         for part in parts:
-            image = load_image(io.BytesIO(part.blob)).convert("RGBA")  # type: ignore[arg-type]
+            image = load_image(path, part.blob).convert("RGBA")
             found.append(hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest())
         return sorted(found)
 

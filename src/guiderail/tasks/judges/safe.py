@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import io
 import json
 import re
 import zipfile
@@ -200,12 +201,12 @@ def load_office(kind: str, path: str | Path, **options: Any) -> Any:
         raise Unreadable(path, f"no {kind}: {type(e).__name__}: {e}") from None
 
 
-def load_image(path: str | Path) -> Any:
-    """A decoded PIL image of bounded size. Raises Unreadable."""
+def load_image(path: str | Path, data: bytes | None = None) -> Any:
+    """A decoded PIL image of bounded size: of a file, or `data` out of the file `path`. Raises Unreadable."""
     from PIL import Image
 
     try:
-        image = Image.open(path)
+        image = Image.open(path if data is None else io.BytesIO(data))
         if image.width * image.height > MAX_PIXELS:
             raise Unreadable(path, f"image of {image.width}x{image.height} pixels")
         image.load()

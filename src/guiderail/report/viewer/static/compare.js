@@ -1,5 +1,5 @@
 // Two episodes side by side, the first step at which they part marked.
-import { badge, episodeLink, get, h, line, visible, who, words } from "./dom.js";
+import { badge, episodeLink, get, h, line, name, visible, who, words } from "./dom.js";
 import { again, back, details } from "./episode.js";
 import { picture } from "./frame.js";
 
@@ -18,8 +18,8 @@ function side(e, i, name) {
 export async function show(main, params, go) {
   const { a, b, difference } = await get(`/api/compare?a=${encodeURIComponent(params.get("a") ?? "")}&b=${encodeURIComponent(params.get("b") ?? "")}`);
   document.title = `Side by side: ${visible(a.template)}`;
-  const head = (e, name) => h("div", { class: "side" }, h("h2", {}, h("a", { href: episodeLink(e.key) }, who(e))), h("p", {}, badge(e.outcome.kind), ` ${words(e.outcome.cause)} · steps: ${e.steps.length}`), h("p", { class: "muted small" }, line(e.task, 200)),
-    h("div", { class: "again" }, again(e)));
+  const head = (e) => h("div", { class: "side" }, h("h2", {}, h("a", { href: episodeLink(e.key) }, name(who(e)))), h("p", {}, badge(e.outcome.kind), ` ${words(e.outcome.cause)} · steps: ${e.steps.length}`), h("p", { class: "muted small" }, line(e.task, 200)),
+    h("details", { class: "again", open: innerWidth > 640 }, h("summary", {}, "Play it again"), again(e)));
   const length = Math.max(a.steps.length, b.steps.length) + 1;
   const rows = Array.from({ length }, (_, i) => {
     const parts = difference && difference.step === i;

@@ -40,6 +40,9 @@ export function line(text, limit = 160) {
   return h("bdi", {}, flat.length > limit ? flat.slice(0, limit) + "…" : flat);
 }
 
+/** Our own names, which may break after a slash or an underscore. */
+export const name = (text) => visible(text).split(/(?<=[/_])/).map((part, i) => [i ? h("wbr") : null, part]);
+
 const LONG = 3000;
 /** Stored text in full; the end of a long one waits for a click. */
 export function block(text, label) {

@@ -71,7 +71,7 @@ export async function show(main, params, go) {
   const stage = h("div", { class: "stage" });
   const thumbs = views.map(({ step }, i) => h("button", { type: "button", class: "thumb", "aria-label": step ? `Step ${i + 1}: ${visible(step.action_text || "unreadable").slice(0, 80)}` : "Last screen", on: { click: () => select(i) } },
     step ? picture(step.frame, step.frame_there, step.action, i, "", "thumb") : picture(e.last_frame, e.last_frame_there, null, null, "", "thumb"),
-    h("span", { class: "under" }, step ? `${i + 1} ` : "end", step?.parse_error ? h("span", { class: "bad", "aria-hidden": "true" }, "✗") : null)));
+    h("span", { class: "under" }, step ? `${i + 1} ` : "end", step && !step.action ? h("span", { class: "bad", "aria-hidden": "true" }, "✗") : null)));
   let now = -1;
   function select(i, quiet = false) {
     if (i < 0 || i >= views.length || i === now) return;

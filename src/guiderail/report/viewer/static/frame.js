@@ -24,8 +24,11 @@ function marks(action, step) {
 export function picture(sha, there, action, step, alt, size) {
   if (!there) return h("span", { class: `frame none ${size}`, role: "img", "aria-label": `${alt} (frame not kept)` }, size === "thumb" ? "frame not kept" : "frame not kept; the replay command below makes it again");
   const typed = ["text", "keys", "app"].map((k) => action?.[k]).find((v) => v !== undefined);
-  return h("span", { class: `frame ${size}` },
-    h("img", { src: `/frame/${sha}.png`, alt, loading: size === "thumb" ? "lazy" : false }),
+  // the box has the shape of the screen, so that the marks, which are in percent of the box, stand where they were
+  const shape = (e) => box.style.setProperty("--ratio", e.target.naturalWidth / e.target.naturalHeight || 0.75);
+  const box = h("span", { class: `frame ${size}` },
+    h("img", { src: `/frame/${sha}.png`, alt, loading: size === "thumb" ? "lazy" : false, on: { load: shape } }),
     marks(action, step),
     typed !== undefined && size === "large" ? h("span", { class: "typed" }, "⌨ ", h("bdi", {}, visible(Array.isArray(typed) ? typed.join("+") : typed).slice(0, 120))) : null);
+  return box;
 }

@@ -4,7 +4,7 @@ import { h, number, visible } from "./dom.js";
 const colour = (logprob) => `color-mix(in oklab, var(--sure) ${Math.round(100 * Math.exp(logprob))}%, var(--unsure))`;
 
 export function heat(tokens, why) {
-  if (!tokens) return h("p", { class: "muted" }, `Tokens: not recorded. ${visible(why || "")}`);
+  if (!tokens) return h("p", { class: "muted" }, `not recorded${why ? `: ${visible(why)}` : ""}`);
   const { ids, behaviour, trainer, texts } = tokens;
   const name = (i) => (texts ? visible(texts[i]) || "∅" : `#${ids[i]}`);
   const widest = trainer ? Math.max(...ids.map((_, i) => Math.abs(trainer[i] - behaviour[i]))) : null;

@@ -1,5 +1,5 @@
 // The list of episodes: filters, search, sort, pages. The address holds all of it.
-import { badge, episodeLink, get, h, instance, line, number, prose, say, signed, visible, who, words } from "./dom.js";
+import { badge, episodeLink, get, h, instance, line, name as path, number, prose, say, signed, visible, who, words } from "./dom.js";
 
 const FACETS = [["run", "Run"], ["kind", "Kind"], ["recipe", "Recipe"], ["seed", "Seed"], ["checkpoint", "Checkpoint"], ["suite", "Suite"], ["template", "Template"],
   ["domain", "Domain"], ["split", "Split"], ["outcome", "Outcome"], ["cause", "Ended by"]];
@@ -29,7 +29,7 @@ function facet([name, title], values, params, go) {
   return h("fieldset", { "data-facet": name }, h("legend", {}, title),
     shown.map(([value, count]) => h("label", { class: "choice" },
       h("input", { type: "checkbox", name, value, checked: chosen.has(value), on: { change: () => toggle(value) } }),
-      h("span", { class: "name" }, value === "" ? "(none)" : name === "cause" || name === "outcome" ? line(words(value), 40) : line(value, 40)),
+      h("span", { class: "name" }, value === "" ? "(none)" : name === "cause" || name === "outcome" ? line(words(value), 40) : name === "run" ? path(value) : line(value, 40)),
       h("span", { class: "count" }, count.toLocaleString("en")))),
     rest > 0 || open ? h("button", { type: "button", class: "quiet", on: { click: () => { open ? unfolded.delete(name) : unfolded.add(name); go(location.pathname + location.search, { replace: true, quiet: true }); } } },
       open ? "fewer" : `${rest} more`) : null);
@@ -48,9 +48,9 @@ function row(e, { judged, trained, no_frame }) {
     h("td", { class: "wide" }, h("a", { class: "open", href: key }, e.frame_there ? h("span", { class: "peek", "data-sha": e.frame }) : h("span", { class: "peek none", title: (no_frame[e.kind] ?? "").replaceAll("`", "") }, "no frame"),
       h("span", { class: "what" }, h("span", { class: "say" }, e.instruction ? line(e.instruction) : "(no instruction)"), h("span", { class: "under" }, badge(e.outcome), " ", h("span", { class: "muted" }, words(e.cause)),
         e.unreadable ? h("span", { class: "muted" }, ` · ${e.unreadable} unreadable`) : null),
-        h("span", { class: "near muted" }, line(e.template, 40), ` ${instance(e.task)} · ${who(e)}`)))),
+        h("span", { class: "near muted" }, line(e.template, 40), " ", h("span", { class: "one" }, instance(e.task)), " · ", path(who(e)))))),
     h("td", { class: "far" }, line(e.template, 40), h("br"), h("span", { class: "muted small" }, words(e.split))),
-    h("td", { class: "far num", title: visible(e.task) }, instance(e.task)),
+    h("td", { class: "far num one", title: visible(e.task) }, instance(e.task)),
     h("td", { class: "far small" }, who(e)),
     h("td", { class: "num" }, number(e.steps)), h("td", { class: "num" }, number(e.reward)),
     trained ? h("td", { class: "num far" }, signed(e.advantage, 2)) : null, judged ? h("td", { class: "num far" }, number(e.disagreement)) : null);
@@ -100,7 +100,7 @@ export async function show(main, params, go) {
       h("div", { class: "bar-top" }, search, h("p", { class: "total" }, h("strong", {}, data.total.toLocaleString("en")), data.total === data.all ? " episodes" : ` of ${data.all.toLocaleString("en")} episodes`, data.indexing ? " so far" : "")),
       params.get("task") ? h("p", { class: "muted small" }, "Only task ", h("code", {}, visible(params.get("task")))) : null,
       Object.entries(data.no_frame).map(([kind, why]) => h("p", { class: "muted small" }, h("strong", {}, `No frame (${words(kind)}): `), prose(why))),
-      data.total ? table : h("p", { class: "empty" }, data.indexing ? "Nothing yet among what is indexed so far." : data.all ? "Nothing matches these filters." : "No episodes here yet. They appear as soon as a run has stored some."),
+      data.total ? table : h("p", { class: "empty" }, data.indexing ? "Nothing yet among what is indexed so far." : data.all ? ["Nothing matches these filters. ", h("a", { href: "/" }, "Show all episodes")] : "No episodes here yet. They appear as soon as a run has stored some."),
       data.total > 0 ? pager(data, params, go) : null)));
   if (focused) {
     const again = main.querySelector(focused);
