@@ -98,6 +98,24 @@ REFUSED = [
         "trains in turn; set it to sync",
     ),
     (
+        {"trainer": {"kind": "ray", "rollout": 2}, "engine": {"kind": "vllm", "url": "http://127.0.0.1:8000"}},
+        "params.yaml: trainer.rollout = 2: must be 1 with engine.url, since each process would hand that one server "
+        "its own versions of the weights; leave engine.url empty and each starts a server",
+    ),
+    (
+        {"rl": {"collection": {"replay": "old/schedule.jsonl"}}, "recipes": {"grpo": {}}},
+        "params.yaml: rl.collection.replay = 'old/schedule.jsonl': only mode async follows a schedule; set "
+        "collection.mode to async, or leave replay empty",
+    ),
+    (
+        {
+            "env": {"slots": 2},
+            "recipes": {"grpo": {"importance_cap": 2, "collection": {"mode": "async", "workers": 3}}},
+        },
+        "params.yaml: recipes.grpo.collection.workers = 3: they share env.slots = 2 screens, at least one each; lower "
+        "workers or raise env.slots",
+    ),
+    (
         {"model": {"device": "cuda:0"}, "trainer": {"kind": "ray"}},
         "params.yaml: model.device = 'cuda:0': with trainer.kind = 'ray' the cluster gives each process its GPU; set "
         "it to auto",

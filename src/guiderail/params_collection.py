@@ -21,10 +21,20 @@ class Collection(Section):
     replay: str = Field("", description="async: schedule.jsonl of an earlier run to follow; empty = as it comes.")
 
 
-def check_collection(where: str, c: Collection, importance_cap: float, engine: str) -> None:
-    """Raise ValueError when a collection cannot be, naming the key below `where`."""
+def check_collection(where: str, c: Collection, importance_cap: float, engine: str, slots: int) -> None:
+    """Raise ValueError when a collection cannot be, naming the key below `where`. slots: env.slots."""
     if c.mode == "sync":
+        if c.replay:
+            raise ValueError(
+                f"{where}.collection.replay = {c.replay!r}: only mode async follows a schedule; set collection.mode to "
+                "async, or leave replay empty"
+            )
         return
+    if c.workers > slots:
+        raise ValueError(
+            f"{where}.collection.workers = {c.workers}: they share env.slots = {slots} screens, at least one each; "
+            "lower workers or raise env.slots"
+        )
     if c.max_staleness and not importance_cap:
         raise ValueError(
             f"{where}.collection.mode = 'async': trains on rollouts of older weights: set importance_cap to 1 or more "

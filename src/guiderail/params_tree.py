@@ -140,7 +140,7 @@ class Params(Section):
             if self.model.train_vision and mode == "lora":
                 raise ValueError(f"{key} = 'lora': an adapter holds no vision tower; model.train_vision needs full")
         at = f"recipes.{recipe}" if "collection" in own else "rl"
-        check_collection(at, rl.collection, rl.importance_cap, self.engine.kind)
+        check_collection(at, rl.collection, rl.importance_cap, self.engine.kind, self.env.slots)
         one, two = self.sft.lora, rl.lora
         if self.sft.mode == rl.mode == "lora" and (one.r, one.alpha) != (two.r, two.alpha):
             raise ValueError(
@@ -163,6 +163,11 @@ class Params(Section):
             raise ValueError(
                 f"model.device = {self.model.device!r}: with trainer.kind = 'ray' the cluster gives each process its "
                 "GPU; set it to auto"
+            )
+        if self.trainer.kind == "ray" and self.engine.kind == "vllm" and self.engine.url and self.trainer.rollout > 1:
+            raise ValueError(
+                f"trainer.rollout = {self.trainer.rollout}: must be 1 with engine.url, since each process would hand "
+                "that one server its own versions of the weights; leave engine.url empty and each starts a server"
             )
         for name in self.sweep.recipe if self.trainer.kind == "ray" else []:
             if any(rl.collection.mode == "async" for rl in self.phases_for(name)):

@@ -46,7 +46,10 @@ def problems(p):
     [
         ({"model": {"recompute": False}}, "most is activations"),
         ({"plan": {"gpu_memory_gb": 24.0}}, "do not fit into 92% of 24.0 GB"),
-        ({"trainer": {"kind": "local"}}, "lower env.slots (32)"),
+        ({"trainer": {"kind": "local"}}, "most is optimizer (98.3): rl.mode: lora"),  # 8.19 G numbers of 12 bytes
+        ({"trainer": {"kind": "local"}, "rl": {"mode": "lora"}}, "lower env.slots (32)"),
+        ({"trainer": {"gpus": 0}}, "trainer.gpus = 0, plan.gpus = 8: its processes would run on CPUs"),
+        ({"engine": {"kind": "vllm", "gpu_memory": 0.2}}, "raise engine.gpu_memory (0.2)"),
         ({"sft": {"mode": "full"}, "plan": {"gpu_memory_gb": 70.0}}, "warm-up"),
         ({"plan": {"gpus": 4}}, "plan.gpus = 4"),
         ({"rl": {"micro_batch": 16}}, "rl.micro_batch"),

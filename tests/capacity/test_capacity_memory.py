@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from guiderail.capacity.memory import activation_bytes, kv_bytes, layer_bytes, learner, logit_bytes
+from guiderail.capacity.memory import (
+    Device,
+    activation_bytes,
+    kv_bytes,
+    layer_bytes,
+    learner,
+    loading_bytes,
+    logit_bytes,
+)
 from guiderail.capacity.setup import Chunk, Setup
 from guiderail.capacity.shapes import KNOWN, Shape
 from guiderail.capacity.work import Rates, forecast, step_cost, train_seconds, trajectory_tokens
@@ -51,8 +59,32 @@ def test_learner_by_hand():
     assert training["gradients"] == 4000 and training["activations"] == activation_bytes(s, 3 * 84)
     assert training["logits"] == logit_bytes(s, 3 * 2 * 5)
     held, training = learner(s, Sft(micro_batch=1), s.longest, shards=4, trained=1000, reference=False)
-    assert held == {"weights": TOY.total, "optimizer": 2000} and training["gradients"] == 1000
+    # train.distributed shards the text model alone: every process holds the vision tower whole
+    weights = TOY.text + 4 * TOY.vision
+    assert held == {"weights": weights, "optimizer": 2000} and training["gradients"] == 1000
+    held, training = learner(s, Sft(micro_batch=1), s.longest, shards=4, trained=TOY.total, reference=True)
+    assert held == {"weights": weights, "reference": weights, "optimizer": 2 * weights}
+    assert training["gradients"] == weights
     assert training["gathered layers"] == 2 * 4 * max(TOY.layer, 800)
+
+
+def test_below_float32_the_optimiser_keeps_float32():
+    """Two moments and the weight that is moved, 4 bytes each; gradients of 2 bytes become float32 at the step."""
+    s = setup_of(TOY, width=2)
+    held, training = learner(s, Sft(micro_batch=1), s.longest, shards=1, trained=1000, reference=False)
+    assert held == {"weights": 2 * TOY.total, "optimizer": 12_000} and training["gradients"] == 2000
+    assert "gradients in float32, at the step" not in training  # the forward needs more
+    _, training = learner(s, Sft(micro_batch=1), s.longest, shards=1, trained=10**9, reference=False)
+    assert sum(training.values()) == 4 * 10**9
+
+
+def test_a_model_is_whole_before_it_is_sharded():
+    """Each actor loads it and shards it then, the reference after the model."""
+    s = setup_of(TOY)
+    assert loading_bytes(s, shards=4, reference=False) == 4 * TOY.total
+    assert loading_bytes(s, shards=4, reference=True) == 4 * TOY.total + TOY.text + 4 * TOY.vision
+    d = Device("actor", 4, {"a": 30}, {"b": 10}, {}, 60, 70)
+    assert (d.running, d.total, d.fits) == (40, 70, False)
 
 
 @pytest.mark.parametrize("mode", ["lora", "full"])

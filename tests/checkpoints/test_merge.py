@@ -15,6 +15,7 @@ from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints import verify as v
 from guiderail.checkpoints.merge import MergeError, interpolate, merge_linear, merge_lora
 from guiderail.checkpoints.weights import WeightsError, adapter_deltas, rewrite, save_full
+from guiderail.models.folder import CheckpointError, check_folder
 from guiderail.models.loading import load_policy
 from guiderail.params import Model
 from guiderail.params_train import Lora, Rl, Sft
@@ -257,7 +258,12 @@ def test_an_adapter_trained_further_stays_on_its_parent(chain, tmp_path):
 
 def test_full_training_from_an_adapter_folds_it_first(chain, tmp_path):
     root, policy = chain
+    half = tmp_path / "start.tmp"  # a kill in the middle of folding leaves this
+    half.mkdir()
+    shutil.copyfile(root / "base" / "config.json", half / "config.json")
+    (half / "model.safetensors").write_bytes(b"cut")
     opened = open_start(root / "rl", MODEL, Rl(mode="full"), 0, tmp_path)
+    assert opened.parent == tmp_path / "start" and not half.exists()
     rows, frames = probe()
     for row in rows:
         assert torch.allclose(
@@ -270,6 +276,22 @@ def test_full_training_from_an_adapter_folds_it_first(chain, tmp_path):
         v.probe_logits(policy, rows[0], frames),
         atol=1e-4,
     )
+
+
+def test_a_kill_while_folding_leaves_nothing_that_the_next_run_takes_for_the_start(chain, tmp_path, monkeypatch):
+    from guiderail.train import start
+
+    root, _ = chain
+
+    def killed(checkpoint, out, dtype):
+        (out / "config.json").write_text("{}")
+        (out / "model.safetensors").write_bytes(b"cut")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(start, "fold", killed)
+        open_start(root / "rl", MODEL, Rl(mode="full"), 0, tmp_path)
+    open_start(root / "rl", MODEL, Rl(mode="full"), 0, tmp_path)
 
 
 def test_reference_is_frozen_and_equal_bit_for_bit(chain):
@@ -292,6 +314,8 @@ def test_rewrite_refuses_what_does_not_fit_and_keeps_shards_and_dtype(chain, tmp
         rewrite(root / "sft", tmp_path / "a", {"nope": lambda t: t})
     with pytest.raises(WeightsError, match="shape"):
         rewrite(root / "sft", tmp_path / "b", {"model.language_model.norm.weight": lambda t: t[:-1]})
+    with pytest.raises(WeightsError, match=r"norm.weight: holds numbers that are not finite in torch.float32"):
+        rewrite(root / "sft", tmp_path / "d", {"model.language_model.norm.weight": lambda t: t * float("nan")})
     model = make_model(PROCESSOR, 0).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="300KB")
     PROCESSOR.save_pretrained(tmp_path / "sharded")
@@ -302,6 +326,19 @@ def test_rewrite_refuses_what_does_not_fit_and_keeps_shards_and_dtype(chain, tmp
     got = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path / "c", dtype="auto")
     assert got.dtype == torch.bfloat16
     assert torch.equal(got.model.language_model.norm.weight, model.model.language_model.norm.weight + 1)
+
+
+def test_an_index_that_names_a_file_elsewhere_is_refused(chain, tmp_path):
+    root, _ = chain
+    shutil.copytree(root / "base", tmp_path / "base")
+    file = (tmp_path / "base/model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    for name in (str(file), "../elsewhere.safetensors"):
+        index = {"weight_map": dict.fromkeys(load_file(file), name)}
+        (tmp_path / "base/model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(CheckpointError, match="not a file of this folder"):
+            rewrite(tmp_path / "base", tmp_path / "out", {})
+        with pytest.raises(CheckpointError, match="not a file of this folder"):
+            check_folder(tmp_path / "base")
 
 
 def test_odd_adapters_are_refused(copy):

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from guiderail.checkpoints.save import State, StateError, load_state, publish, save_state
+from guiderail.checkpoints.save import BusyError, State, StateError, load_state, publish, save_state
 
 
 def state(step):
@@ -90,3 +90,17 @@ def test_kill_while_writing_leaves_the_previous_state(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == -signal.SIGKILL
     assert load_state(tmp_path).step == 1
+
+
+def test_two_writers_at_a_time_do_not_mix(tmp_path):
+    final = tmp_path / "x"
+
+    def write(beside):
+        (beside / "a").write_text("first")
+        with pytest.raises(BusyError, match="another process is writing"):
+            publish(final, lambda other: (other / "a").write_text("second"))
+        (beside / "b").write_text("first")
+
+    publish(final, write)
+    assert {f.name: f.read_text() for f in final.iterdir()} == {"a": "first", "b": "first"}
+    assert [f.name for f in tmp_path.iterdir()] == ["x"]

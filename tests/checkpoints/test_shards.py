@@ -17,7 +17,7 @@ from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.compare import Gap, compare
 from guiderail.checkpoints.consolidate import consolidate
 from guiderail.checkpoints.dcp import DcpFolder
-from guiderail.checkpoints.shards import ShardError, rank_files
+from guiderail.checkpoints.shards import RankFiles, ShardError, rank_files
 from guiderail.models.tiny import save
 from guiderail.services import free_port
 from tinyvlm import make_model
@@ -93,6 +93,62 @@ def test_a_missing_or_cut_rank_is_found_before_anything_is_written(copy):
     with pytest.raises(ShardError, match=r"2 world sizes \[2, 4\]"):
         rank_files(copy.ranks)
     assert not (copy.at / "out").exists()
+
+
+def flip(file, at):
+    """Change one bit."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0x40
+    file.write_bytes(data)
+
+
+def test_a_flipped_bit_is_found(copy):
+    ranks = copy.ranks / "model_world_size_2_rank_1.pt"
+    flip(ranks, ranks.stat().st_size // 2)  # inside a tensor: torch itself loads it
+    with pytest.raises(ShardError, match=r"rank_1.pt: damaged, the checksum of"):
+        consolidate(copy.ranks, copy.base, copy.at / "out")
+    piece = max(copy.dcp.glob("*.distcp"), key=lambda f: f.stat().st_size)
+    flip(piece, piece.stat().st_size // 2)
+    with pytest.raises(ShardError, match=r"distcp: the piece of .*: damaged"):
+        consolidate(copy.dcp, copy.base, copy.at / "out")
+    assert not (copy.at / "out").exists()
+
+
+def test_a_damaged_index_is_refused_or_read(copy):
+    index, refused = copy.dcp / ".metadata", 0
+    data = index.read_bytes()
+    for at in range(20, len(data), len(data) // 60):
+        flip(index, at)
+        try:
+            DcpFolder(copy.dcp)
+        except ShardError:  # and nothing else
+            refused += 1
+        index.write_bytes(data)
+    assert refused > 20
+
+
+def test_copies_of_different_steps_are_refused(tmp_path):
+    """HSDP: ranks 0, 2 and 1, 3 hold the same pieces."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp"))
+        whole = torch.arange(12.0).reshape(6, 2)
+        for later in (False, True):
+            for rank in range(4):
+                piece = whole.chunk(2)[rank % 2] + (rank == 3 and later)
+                spread = DTensor.from_local(piece, mesh, (Replicate(), Shard(0)), shape=(6, 2), stride=(2, 1))
+                torch.save({"x": spread}, tmp_path / f"model_world_size_4_rank_{rank}.pt")
+            if not later:
+                assert torch.equal(RankFiles(tmp_path, {}).tensor("x"), whole)
+        with pytest.raises(ShardError, match=r"x: ranks \[1, 3\] hold copies that differ"):
+            RankFiles(tmp_path, {})
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_of_different_runs_do_not_go_together(copy, run):

@@ -116,6 +116,9 @@ def token(value):
         (put("finish_reason", "abort"), "end with 'abort'"),
         (put("finish_reason", "stop"), "end with 'stop'"),
         (choice(lambda c: (c["token_ids"].pop(), c["logprobs"]["content"].pop())), "4 of 5 tokens end with 'length'"),
+        (token(70_000), r"sampled \[70000\], no ids of a vocabulary"),
+        (put("token_ids", "abc"), "an answer that is no completion"),
+        (put("logprobs", {"content": [1]}), "an answer that is no completion"),
         (token(258), "5 of 5 tokens end with 'length'"),  # went on after a stop token
     ],
 )  # fmt: skip
@@ -169,6 +172,19 @@ def test_a_server_that_is_not_there_or_wants_a_token_is_an_error(stub):
         with pytest.raises(VllmError, match="status 401: Unauthorized"):
             VllmClient(closed.url, "wrong").models()
         assert client(closed).models() == {"base": "/nowhere"}
+
+
+@pytest.mark.parametrize("answer", ["<html>a login page</html>", [], {"data": [{"x": 1}]}, {"data": 3}])
+def test_another_server_at_the_address_is_told_as_such(answer):
+    stub = Stub()
+    stub.answer = lambda method, path, body: (200, answer)
+    with serving(stub):
+        for call in (client(stub).models, client(stub).version, client(stub).checksums):
+            with pytest.raises(VllmError, match=r"not what vLLM answers; does engine.url name another"):
+                call()
+        stub.refusals = [(302, "moved")]
+        with pytest.raises(VllmError, match="refused with status 302"):
+            client(stub).set_version("1")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -45,11 +46,26 @@ def holder():
 def test_devices_are_those_visible_or_those_the_driver_lists(tmp_path):
     assert devices({"CUDA_VISIBLE_DEVICES": "3, GPU-ab,5"}) == ["3", "GPU-ab", "5"]
     assert devices({"CUDA_VISIBLE_DEVICES": ""}) == [] == devices({"CUDA_VISIBLE_DEVICES": "-1"})
+    assert devices({"CUDA_VISIBLE_DEVICES": "0,-1,1"}) == ["0"] and devices({"CUDA_VISIBLE_DEVICES": "1,1"}) == ["1"]
     assert devices({"PATH": str(tmp_path)}) == []
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nprintf '0\\n1\\n'\n")
     tool.chmod(0o755)
     assert devices({"PATH": str(tmp_path)}) == ["0", "1"]
+
+
+def test_jobs_of_every_shell_of_a_user_share_the_locks(tmp_path, monkeypatch):
+    """A session's runtime folder goes at logout, and cron has none."""
+    monkeypatch.delenv(gpu_slots.FOLDER_ENV)
+    found = set()
+    for runtime, tmp in (("", str(tmp_path)), (str(tmp_path), str(tmp_path)), (str(tmp_path), "/tmp")):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        monkeypatch.setenv("TMPDIR", tmp)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        found.add(gpu_slots.lock_folder())
+    assert len(found) == 1
+    monkeypatch.setenv(gpu_slots.SLURM, "7")
+    assert gpu_slots.lock_folder() not in found
 
 
 def test_no_device_is_lent_twice_and_closing_gives_back():

@@ -19,7 +19,7 @@ GATHERED = 2  # FSDP: layers that are whole at a time (the one at work, the next
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device: its role, how many there are, bytes by part, and what it has."""
+    """One kind of device: its role, how many there are, bytes by part, and what it has. loading: before it begins."""
 
     role: str
     count: int
@@ -27,11 +27,17 @@ class Device:
     training: dict[str, int]
     sampling: dict[str, int]
     limit: int
+    loading: int = 0
+
+    @property
+    def running(self) -> int:
+        """Bytes needed once it has begun."""
+        return sum(self.held.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
 
     @property
     def total(self) -> int:
         """Bytes needed."""
-        return sum(self.held.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
+        return max(self.running, self.loading)
 
     @property
     def fits(self) -> bool:
@@ -84,16 +90,20 @@ def feature_bytes(s: Setup, frames: int) -> int:
 def learner(
     s: Setup, tuning: Tuning | Rl, chunk: Chunk, *, shards: int, trained: int, reference: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """(held all the time, held while training) of one of `shards` processes: AdamW keeps two numbers per trained one,
-    all in model.dtype."""
+    """(held all the time, held while training) of one of `shards` processes. AdamW keeps two float32 numbers per
+    trained one, and below float32 a copy of the weight, which it moves (`train.optim`). Text is sharded; every process
+    holds the vision tower whole (`train.distributed`), and what is trained of it too."""
     w = s.width
-    held = {"weights": s.shape.total * w // shards}
+    weights = s.shape.text * w // shards + s.shape.vision * w
+    seen = s.shape.vision if trained == s.shape.total else 0
+    own = (trained - seen) // shards + seen
+    held = {"weights": weights}
     if reference:
-        held["reference"] = s.shape.total * w // shards
-    held["optimizer"] = 2 * trained * w // shards
+        held["reference"] = weights
+    held["optimizer"] = own * (2 * 4 if w == 4 else 3 * 4)
     rows = tuning.micro_batch
     training = {
-        "gradients": trained * w // shards,
+        "gradients": own * w,
         "activations": activation_bytes(s, rows * chunk.tokens),
         "logits": logit_bytes(s, rows * chunk.steps * chunk.answer),
         "vision": feature_bytes(s, rows * chunk.steps),
@@ -101,7 +111,15 @@ def learner(
     if shards > 1:
         largest = max(s.shape.layer, s.shape.vocab * s.shape.hidden)
         training["gathered layers"] = GATHERED * largest * w
+    if w < 4 and (more := own * 4 - sum(training.values())) > 0:
+        training["gradients in float32, at the step"] = more
     return held, training
+
+
+def loading_bytes(s: Setup, *, shards: int, reference: bool) -> int:
+    """Of a process that shards its model, before it has: the model whole, or the reference whole beside its shard."""
+    whole = s.shape.total * s.width
+    return whole + ((s.shape.text // shards + s.shape.vision) * s.width if reference else 0)
 
 
 def sampler(s: Setup, mode: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guiderail.capacity.memory import HEADROOM, Device, kv_bytes, learner, sampler
+from guiderail.capacity.memory import HEADROOM, Device, kv_bytes, learner, loading_bytes, sampler
 from guiderail.capacity.setup import Setup, setup
 from guiderail.capacity.shapes import Shape
 from guiderail.capacity.work import Forecast, forecast, trajectory_tokens
@@ -16,6 +16,7 @@ from guiderail.params import Params
 from guiderail.params_plan import Plan
 
 GB = 1e9
+INSIDE = "inside vLLM's share"
 
 
 def counted(n: float) -> str:
@@ -52,7 +53,8 @@ class Report:
                 f"  {d.role} x {d.count}: {size(d.total)} of {d.limit / GB:.1f} GB"
                 + ("" if d.fits else f", more than {HEADROOM:.0%} of it: DOES NOT FIT")
             )
-            told.append("    " + ", ".join(f"{n} {size(b)}" for n, b in d.parts().items()))
+            parts = [f"{n} {size(b)}" for n, b in d.parts().items()]
+            told.append("    " + ", ".join(parts + ([f"loading {size(d.loading)}"] if d.loading else [])))
         tokens, _ = trajectory_tokens(s, 1.0 if s.usual.steps == 1 else float(s.usual.steps))
         told.append(f"  training: about {tokens:.0f} tokens per chunk as answers usually are")
         if s.online:
@@ -78,14 +80,17 @@ def devices(p: Params, s: Setup, limit: int) -> tuple[Device, ...]:
         s, rl, s.longest, shards=s.actor, trained=s.trainable(rl, vision), reference=rl.kl_coef > 0
     )
     sampling = sampler(s, rl.mode)
+    share = round(p.engine.gpu_memory * limit)
+    inside = {"weights": s.shape.total * s.width, "keys and values of one": kv_bytes(s, s.longest.tokens)}
     if not s.shared:
-        found.append(Device("actor (rl)", s.actor, held, training, {}, limit))
+        first = loading_bytes(s, shards=s.actor, reference=rl.kl_coef > 0) if s.actor > 1 else 0
+        found.append(Device("actor (rl)", s.actor, held, training, {}, limit, first))
         found.append(Device("rollout (rl)", s.rollout, {"weights": s.shape.total * s.width}, {}, sampling, limit))
+        if s.vllm and p.plan.gpus:
+            found.append(Device(INSIDE, s.rollout, inside, {}, {}, share))
     elif s.vllm and p.plan.gpus:
-        share = round(p.engine.gpu_memory * limit)
         found.append(Device("trainer and server (rl)", 1, held | {"vLLM's share": share}, training, {}, limit))
-        inside = {"weights": s.shape.total * s.width, "keys and values of one": kv_bytes(s, s.longest.tokens)}
-        found.append(Device("inside vLLM's share", 1, inside, {}, {}, share))
+        found.append(Device(INSIDE, 1, inside, {}, {}, share))
     else:
         found.append(Device("trainer and sampler (rl)", 1, held, training, sampling, limit))
     return tuple(found)
@@ -116,9 +121,17 @@ def _too_large(p: Params, s: Setup, d: Device) -> str:
         "vLLM's share": f"lower engine.gpu_memory ({p.engine.gpu_memory})",
     }
     ways |= dict.fromkeys(("optimizer", "gradients"), f"{row}.mode: lora, more actors (trainer.kind: ray)")
+    if d.role == INSIDE:
+        ways |= dict.fromkeys(d.parts(), f"raise engine.gpu_memory ({p.engine.gpu_memory}), or take a smaller model")
     ways |= {"reference": f"{row}.kl_coef: 0, which needs no frozen copy", "unfolded copy": "engine.kind: vllm"}
     need = d.total / GB - HEADROOM * d.limit / GB
     way = ways.get(largest, "a smaller model or a larger device")
+    if d.loading > d.running:
+        return (
+            f"{d.role}: {d.total / GB:.1f} GB while the model is loaded, which every actor does whole before it is "
+            f"sharded, do not fit into {HEADROOM:.0%} of {d.limit / GB:.1f} GB ({need:.1f} too much): a smaller model, "
+            "a larger device" + (f", or {row}.kl_coef: 0" if "reference" in d.held else "")
+        )
     return (
         f"{d.role}: {d.total / GB:.1f} GB do not fit into {HEADROOM:.0%} of {d.limit / GB:.1f} GB ({need:.1f} too "
         f"much); most is {largest} ({d.parts()[largest] / GB:.1f}): {way}"
@@ -130,10 +143,17 @@ def _counts(p: Params, s: Setup, plan: Plan) -> list[str]:
     found = []
     if plan.gpus and p.resources.rl.gpu > plan.gpus:
         found.append(f"resources.rl.gpu = {p.resources.rl.gpu}, plan.gpus = {plan.gpus}: no node could ever run it")
-    if plan.gpus and not s.shared and s.actor + s.rollout > plan.gpus:
-        found.append(
-            f"trainer.actor + trainer.rollout = {s.actor} + {s.rollout}, plan.gpus = {plan.gpus}: lower one of them"
-        )
+    if plan.gpus and not s.shared:
+        t = p.trainer
+        if t.processes > plan.gpus:
+            found.append(
+                f"trainer.actor + trainer.rollout + trainer.prm = {t.actor} + {t.rollout} + {t.prm}, plan.gpus = "
+                f"{plan.gpus}: lower one of them"
+            )
+        if not t.gpus:
+            found.append(
+                f"trainer.gpus = 0, plan.gpus = {plan.gpus}: its processes would run on CPUs; set trainer.gpus"
+            )
     return found
 
 

@@ -73,6 +73,8 @@ def consolidate(
     """
     if out.exists():
         raise FileExistsError(17, "File exists", str(out))
+    if not (like / "config.json").is_file():
+        raise ShardError(f"{like}: no config.json there; --like takes a folder of the model that was trained")
     model = skeleton(like)
     source = open_shards(folder, model)
     plan = plan_files(model, source, dtype, file_bytes)

@@ -11,13 +11,14 @@ import io
 import math
 import pickle
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from guiderail.checkpoints.shards import Form, ShardError
+from guiderail.checkpoints.shards import UNREADABLE, Form, ShardError, check_sums
 
 INDEX = ".metadata"
 _CHECKPOINT = "torch.distributed.checkpoint."
@@ -58,15 +59,25 @@ class DcpFolder:
         try:
             index = _Index(io.BytesIO(file.read_bytes())).load()
             described, stored = dict(index.state_dict_metadata), dict(index.storage_data)
-        except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError) as e:
-            raise ShardError(f"{file}: not readable as an index of tensors ({e})") from None
-        tensors = {
-            n.removeprefix(prefix): d
-            for n, d in described.items()
-            if n.startswith(prefix) and isinstance(d, TensorStorageMetadata)
-        }
-        self.forms: dict[str, Form] = {n: Form(tuple(d.size), d.properties.dtype) for n, d in tensors.items()}
-        self._pieces: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Path, int, int]]] = defaultdict(list)
+            tensors = {
+                n.removeprefix(prefix): d
+                for n, d in described.items()
+                if n.startswith(prefix) and isinstance(d, TensorStorageMetadata)
+            }
+            self.forms: dict[str, Form] = {n: Form(tuple(d.size), d.properties.dtype) for n, d in tensors.items()}
+            self._pieces = self._places(folder, prefix, tensors, stored)
+        except (*UNREADABLE, OverflowError, MemoryError) as e:
+            if isinstance(e, ShardError):
+                raise
+            raise ShardError(f"{file}: not readable as an index of tensors ({type(e).__name__}: {e})") from None
+        self.files = tuple(sorted({p[2] for ps in self._pieces.values() for p in ps}))
+        self._check(folder)
+
+    def _places(
+        self, folder: Path, prefix: str, tensors: Mapping[str, Any], stored: Mapping[Any, Any]
+    ) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Path, int, int]]]:
+        """(offset, size, file, first byte, bytes) of the pieces of every tensor."""
+        found: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Path, int, int]]] = defaultdict(list)
         for key, info in stored.items():
             name = key.fqn.removeprefix(prefix)
             if not key.fqn.startswith(prefix) or name not in tensors:
@@ -77,10 +88,9 @@ class DcpFolder:
                 raise ShardError(f"{folder}: {name} is stored in a form that is not read here")
             at = folder / info.relative_path
             if at.parent != folder or Path(info.relative_path).name != info.relative_path:
-                raise ShardError(f"{file}: names a file outside the folder, {info.relative_path!r}")
-            self._pieces[name].append((offset, sizes[offset], at, int(info.offset), int(info.length)))
-        self.files = tuple(sorted({p[2] for ps in self._pieces.values() for p in ps}))
-        self._check(folder)
+                raise ShardError(f"{folder / INDEX}: names a file outside the folder, {info.relative_path!r}")
+            found[name].append((offset, sizes[offset], at, int(info.offset), int(info.length)))
+        return found
 
     def _check(self, folder: Path) -> None:
         """All files there, long enough, and every tensor filled once."""
@@ -103,9 +113,10 @@ class DcpFolder:
             with file.open("rb") as f:
                 f.seek(start)
                 data = f.read(length)
+            check_sums(io.BytesIO(data), f"{file}: the piece of {name}")
             try:
                 piece = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-            except (RuntimeError, pickle.UnpicklingError, EOFError) as e:
+            except UNREADABLE as e:
                 raise ShardError(f"{file}: the piece of {name} is damaged ({' '.join(str(e).split())[:200]})") from None
             if tuple(piece.shape) != size or piece.dtype != form.dtype:
                 raise ShardError(f"{file}: a piece of {name} is {tuple(piece.shape)} {piece.dtype}, not {size}")

@@ -7,6 +7,8 @@ rest is JSON: nothing is pickled.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -30,6 +32,10 @@ class StateError(Explained, RuntimeError):
     """A saved state is damaged or belongs to another run."""
 
 
+class BusyError(Explained, RuntimeError):
+    """Another process writes the same folder."""
+
+
 def fsync_tree(folder: Path) -> None:
     """Flush every file below `folder`, and the directories, to disk."""
     for path in [*(x for x in sorted(folder.rglob("*"))), folder]:
@@ -42,24 +48,55 @@ def fsync_tree(folder: Path) -> None:
 
 def publish(final: Path, write: Callable[[Path], None]) -> Path:
     """Call `write(folder beside final)`, fsync, rename to `final`. A killed writer leaves only a `.tmp` folder that
-    the next one removes.
+    the next one removes; two at a time never write into one.
 
-    Raises FileExistsError when `final` exists: a published folder is never changed.
+    Raises FileExistsError when `final` exists: a published folder is never changed; BusyError while another process
+    writes it.
     """
     if final.exists():
         raise FileExistsError(f"{final} exists; published folders are not overwritten")
     beside = final.with_name(final.name + ".tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    write(beside)
-    fsync_tree(beside)
-    beside.rename(final)
+    claim = _claim(beside)
+    try:
+        write(beside)
+        fsync_tree(beside)
+        beside.rename(final)
+    finally:
+        os.close(claim)
     fd = os.open(final.parent, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
     return final
+
+
+def _claim(folder: Path) -> int:
+    """Make `folder`, empty, and lock it (on file systems that lock folders): the lock is gone when what is returned is
+    closed, or its process ends in any way. Raises BusyError."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # published just now
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise BusyError(f"{folder}: another process is writing there; wait for it or stop it") from None
+        except OSError as e:
+            if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        if folder.exists() and os.path.samestat(os.fstat(fd), folder.stat()):
+            break
+        os.close(fd)
+    for old in folder.iterdir():
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    return fd
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Read sharded checkpoints, tensor by tensor: one torch file per rank, as verl and UI-S1 write them.
 
-Guarantees: every rank's file is there, whole, and holds the same names, shapes and placements, before a tensor is put
-together; nothing is unpickled but tensors and torch's own descriptions of how they are sharded (`weights_only`); files
-are mapped, not read, so memory holds one tensor at a time. Refuses what it cannot put together for sure (partial sums,
-two sharded axes). Not for optimiser states.
+Guarantees: every rank's file is there, whole by its checksums, and holds the same names, shapes and placements, before
+a tensor is put together; nothing is unpickled but tensors and torch's own descriptions of how they are sharded
+(`weights_only`); files are mapped, not read, so memory holds one tensor at a time. Refuses what it cannot put together
+for sure (partial sums, two sharded axes, copies that differ). Not for optimiser states.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from guiderail.errors import Explained
 
+UNREADABLE = (RuntimeError, pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError)
+"""What torch raises for bytes that are no tensors."""
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
@@ -94,7 +96,8 @@ class RankFiles:
         for axis, placed in enumerate(spec):
             if isinstance(placed, Shard):
                 along, mesh = placed.dim, mesh.movedim(axis, 0)
-        ranks: list[int] = mesh.reshape(mesh.shape[0], -1)[:, 0].tolist() if along is not None else [0]
+        copies: list[list[int]] = mesh.reshape(mesh.shape[0] if along is not None else 1, -1).tolist()
+        ranks = [held[0] for held in copies]
         shape = tuple(parts[0].shape)
         if along is not None:
             pieces = [tuple(_local(parts[r]).shape) for r in ranks]
@@ -103,6 +106,11 @@ class RankFiles:
                 p[:along] + p[along + 1 :] != shape[:along] + shape[along + 1 :] for p in pieces
             ):
                 raise ShardError(f"{name}: pieces {pieces} do not make up {shape}; a rank's file is of another run")
+        for first, *others in copies:
+            if differ := [r for r in others if not _same(_local(parts[r]), _local(parts[first]))]:
+                raise ShardError(
+                    f"{name}: ranks {[first, *differ]} hold copies that differ; a file is of another step or run"
+                )
         return along, ranks, shape
 
     def _plain(
@@ -110,7 +118,7 @@ class RankFiles:
     ) -> tuple[int | None, list[int], tuple[int, ...]]:
         shapes = [tuple(t.shape) for t in parts]
         if whole is None or all(s == whole for s in shapes):
-            if any(not torch.equal(t, parts[0]) for t in parts[1:]):
+            if any(not _same(t, parts[0]) for t in parts[1:]):
                 raise ShardError(
                     f"{name}: plain tensors that differ between ranks, so they are neither copies nor pieces"
                 )
@@ -140,7 +148,23 @@ def rank_files(folder: Path) -> tuple[Path, ...]:
     for file in files:
         if not zipfile.is_zipfile(file):
             raise ShardError(f"{file}: cut short, or not a torch file; copy it again")
+        check_sums(file, str(file))
     return files
+
+
+def check_sums(file: Path | IO[bytes], what: str) -> None:
+    """Refuse a torch file whose bytes are not the ones that were saved: torch writes checksums (of a zip file), and
+    does not look at them when it loads. Raises ShardError, with `what` as the file's name."""
+    try:
+        with zipfile.ZipFile(file) as z:
+            bad = z.testzip()
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as e:
+        raise ShardError(f"{what}: damaged ({e}); copy it again") from None
+    if bad is not None:
+        raise ShardError(
+            f"{what}: damaged, the checksum of {bad} is not that of its bytes; copy it again (or, if it was saved with "
+            "torch.serialization.set_crc32_options(False), save it again without)"
+        )
 
 
 def _local(t: Any) -> Tensor:
@@ -150,12 +174,17 @@ def _local(t: Any) -> Tensor:
     return t._local_tensor if isinstance(t, DTensor) else t  # type: ignore[no-any-return]
 
 
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, so that NaN is itself."""
+    return a.shape == b.shape and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 def _open(file: Path) -> dict[str, Tensor]:
     import torch.distributed.tensor
 
     try:
         found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError) as e:
+    except UNREADABLE as e:
         why = " ".join(str(e).split())[:300]
         raise ShardError(f"{file}: not readable as tensors alone ({why}); nothing else is unpickled here") from None
     if not isinstance(found, dict):

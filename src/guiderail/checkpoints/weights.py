@@ -20,7 +20,7 @@ from torch import Tensor
 from guiderail.checkpoints.manifest import UNHASHED
 from guiderail.checkpoints.tensors import read_tensors, write_tensors
 from guiderail.errors import Explained
-from guiderail.models.folder import check_weights
+from guiderail.models.folder import check_names, check_weights
 from guiderail.params_train import Lora
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -36,6 +36,7 @@ def shards(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        check_names(folder, names)
     else:
         names = ["model.safetensors"]
     files = [folder / n for n in names]
@@ -61,7 +62,8 @@ def rewrite(
     """Copy the Hugging Face folder `parent` into `out`, with `change[name](tensor)` in place of the tensors named.
 
     Floating tensors are stored in `dtype` or the parent's own, whichever is wider (None: the parent's own); the
-    configuration says which. Raises WeightsError when a name is not in `parent` or a shape changes.
+    configuration says which. Raises WeightsError when a name is not in `parent`, a shape changes, or what was changed
+    is not finite.
     """
     absent = sorted(change.keys() - tensor_names(parent))
     if absent:
@@ -83,6 +85,11 @@ def rewrite(
             if new.shape != old.shape:
                 raise WeightsError(f"{key}: shape {tuple(new.shape)} does not fit the parent's {tuple(old.shape)}")
             tensors[key] = new.detach().to("cpu", kind).contiguous()
+            if key in change and kind.is_floating_point and not bool(torch.isfinite(tensors[key]).all()):
+                raise WeightsError(
+                    f"{key}: holds numbers that are not finite in {kind}; a training that diverged, or weights too "
+                    "large for that dtype"
+                )
             stored |= {kind} if kind.is_floating_point else set()
             size += tensors[key].nbytes
         write_tensors(tensors, out / name, metadata or {"format": "pt"})

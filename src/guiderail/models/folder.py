@@ -8,6 +8,7 @@ the folder has one, is `checkpoints.manifest`'s affair.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def check_folder(path: str | Path) -> Path:
         if not isinstance(named, dict) or not named:
             raise CheckpointError(f"{folder / INDEX}: names no weights (weight_map); {AGAIN}")
         weights = sorted({str(n) for n in named.values()})
+        check_names(folder, weights)
     missing += [n for n in weights if not (folder / n).is_file()]
     if missing:
         raise CheckpointError(f"{folder}: incomplete checkpoint, missing {', '.join(missing)}; {AGAIN}")
@@ -64,6 +66,13 @@ def check_folder(path: str | Path) -> Path:
     for name in weights:
         check_weights(folder / name)
     return folder
+
+
+def check_names(folder: Path, weights: Iterable[str]) -> None:
+    """Refuse an index whose files are not the folder's own: neither digest nor manifest of the folder would know them.
+    Raises CheckpointError."""
+    if outside := [n for n in weights if Path(n).name != n]:
+        raise CheckpointError(f"{folder / INDEX}: names {outside[0]!r}, not a file of this folder; {AGAIN}")
 
 
 def check_weights(file: Path) -> None:

@@ -74,6 +74,11 @@ def check_engine(params: Params, stage: str, url: str) -> None:
     for option, given in (("--engine-url", url), ("engine.url =", params.engine.url)):
         if given:
             check_url(option, given, "http://127.0.0.1:8000")
+            if params.trainer.kind == "ray" and params.trainer.rollout > 1:
+                raise ParamError(
+                    f"{option} {given}: trainer.rollout = {params.trainer.rollout} processes would each hand that one "
+                    "server their own versions of the weights; set it to 1, or leave the address out."
+                )
             return
     from guiderail.errors import InputError
     from guiderail.rollout.engines.vllm_server import find_build

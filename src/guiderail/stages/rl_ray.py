@@ -49,7 +49,8 @@ def _run(ctx: StageContext, recipe: str, seed: str) -> None:
 
     places = reserve(trainer)
     crew = partial(Crew, group=places, gpus=bool(trainer.gpus), lives=trainer.restarts)
-    engine = (here, str(start), model, phases[0], p.engine, p.prompt.chunk_steps, str(ctx.work.absolute()), ctx.seed)
+    asked = p.engine.model_copy(update={"url": ctx.engine_url or p.engine.url})
+    engine = (here, str(start), model, phases[0], asked, p.prompt.chunk_steps, str(ctx.work.absolute()), ctx.seed)
     engines = crew(EngineActor, engine, first=0, size=trainer.rollout)
     engines.wait(trainer.start_timeout_s)
 

@@ -116,10 +116,11 @@ class ShardedLearner(Learner):
     @torch.no_grad()
     def room(self, saved: set[str]) -> dict[str, dict[str, Tensor]]:
         """Tensors for a saved state to be read into; `saved` names its optimiser tensors. They become the learner's."""
-        for n, x in self.named.items():
+        for n in self.named:
             if f"{n}|step" in saved:
-                fresh = {k: torch.zeros_like(x) for k in STATE if k != "step"}
-                self.optimizer.state[x] = {"step": torch.zeros((), dtype=torch.float32), **fresh}
+                kept = self.optimizer.state
+                fresh = {k: torch.zeros_like(self.moved(n)) for k in STATE if k != "step"}
+                kept[self.moved(n)] = {"step": torch.zeros((), dtype=torch.float32), **fresh}
         return {"weights": self.weights(), "optimizer": self.state()}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -161,18 +162,31 @@ class Learner:
     """AdamW over named parameters: accumulate gradients with `backward`, then `step`.
 
     Weight decay applies to matrices alone (norm gains and biases are vectors). Gradients are clipped by their global
-    norm.
+    norm. Parameters below float32 are moved as float32 copies (`master`) and rounded after each step: a bfloat16 number
+    of 0.02 has no neighbour within 1e-4, so steps of a usual learning rate (1e-6) would leave it where it is for ever.
+    The copies and the optimiser's state are made at the first step, so what only samples pays for neither.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], optim: p.Optim) -> None:
-        self.named, self.clip = dict(named), optim.grad_clip
-        matrices = [x for x in self.named.values() if x.ndim >= 2]
-        vectors = [x for x in self.named.values() if x.ndim < 2]
+        self.named, self.optim, self.clip = dict(named), optim, optim.grad_clip
+        self.master: dict[str, nn.Parameter] = {}
+
+    @cached_property
+    def optimizer(self) -> torch.optim.AdamW:
+        """What moves the weights."""
+        for n, x in self.named.items():
+            if x.dtype in (torch.bfloat16, torch.float16):
+                self.master[n] = nn.Parameter(x.detach().float())
+        moved = [self.moved(n) for n in self.named]
         groups: list[dict[str, Any]] = [
-            {"params": matrices, "weight_decay": optim.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {"params": [x for x in moved if x.ndim >= 2], "weight_decay": self.optim.weight_decay},
+            {"params": [x for x in moved if x.ndim < 2], "weight_decay": 0.0},
         ]
-        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=optim.lr, betas=optim.betas)
+        return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.optim.lr, betas=self.optim.betas)
+
+    def moved(self, name: str) -> nn.Parameter:
+        """What the optimiser moves for a parameter: its float32 copy, or itself."""
+        return self.master.get(name, self.named[name])
 
     def step(self, lr: float) -> float:
         """Clip, update, clear. Returns the gradient norm before clipping; raises NotFinite when it is not
@@ -184,8 +198,14 @@ class Learner:
             )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        for n, copy in self.master.items():
+            grad, self.named[n].grad = self.named[n].grad, None
+            copy.grad = None if grad is None else grad.float()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for n, copy in self.master.items():
+                self.named[n].copy_(copy)
         return norm
 
     def clip_gradients(self) -> float:
@@ -201,13 +221,13 @@ class Learner:
         return {n: x.detach() for n, x in self.named.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """The optimiser's tensors, named `<parameter>|<exp_avg, exp_avg_sq or step>`; empty before the first step."""
-        return {
-            f"{n}|{k}": self.optimizer.state[x][k]
-            for n, x in self.named.items()
-            for k in STATE
-            if x in self.optimizer.state
-        }
+        """The optimiser's tensors, named `<parameter>|<exp_avg, exp_avg_sq, step or master>`; empty before the first
+        step."""
+        if "optimizer" not in self.__dict__:
+            return {}
+        stepped = [n for n in self.named if self.moved(n) in self.optimizer.state]
+        found = {f"{n}|{k}": self.optimizer.state[self.moved(n)][k] for n in stepped for k in STATE}
+        return found | {f"{n}|master": self.master[n].detach() for n in stepped if n in self.master}
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
@@ -217,5 +237,12 @@ class Learner:
             raise InputError(f"saved weights do not fit this model: {differ}; delete the attempt folder to start over")
         for name, param in self.named.items():
             param.copy_(weights[name])
+        if not state and not self.master:
+            return
+        kept = self.optimizer.state
+        for name, param in self.named.items():
+            moved = self.moved(name)
+            if name in self.master:
+                moved.copy_(state.get(f"{name}|master", param))
             if f"{name}|step" in state:
-                self.optimizer.state[param] = {k: state[f"{name}|{k}"].clone() for k in STATE}
+                kept[moved] = {k: state[f"{name}|{k}"].clone() for k in STATE}

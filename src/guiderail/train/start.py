@@ -20,6 +20,7 @@ from torch import Tensor
 from guiderail.checkpoints import manifest as m
 from guiderail.checkpoints.effective import source
 from guiderail.checkpoints.merge import fold
+from guiderail.checkpoints.save import publish
 from guiderail.checkpoints.weights import save_adapter, save_full
 from guiderail.models.folder import is_adapter
 from guiderail.models.loading import load_policy
@@ -76,8 +77,8 @@ def prepared(start: Path, model: Model, optim: Tuning | Rl, work: Path) -> tuple
     load = start
     if optim.mode == "full" and is_adapter(start):
         load = parent = work / "start"
-        if not (parent / "config.json").is_file() or not any(parent.glob("*.safetensors")):
-            fold(start, parent, getattr(torch, model.dtype))
+        if not parent.exists():  # published: what a kill left half written is not there
+            publish(parent, lambda beside: fold(start, beside, getattr(torch, model.dtype)))
     return load, parent
 
 

@@ -47,23 +47,28 @@ class Slots:
 
 
 def lock_folder() -> Path:
-    """Where the lock files lie: the user's runtime folder, or one in the machine's folder for temporary files; a Slurm
-    job has its own."""
+    """Where the lock files lie: one folder per user; a Slurm job has its own.
+
+    Not the runtime folder of a session, which a job of cron does not have and which goes when the user logs out, nor
+    below TMPDIR, which may differ from shell to shell: two jobs with folders of their own would get the same device.
+    """
     if FOLDER_ENV in os.environ:
         return Path(os.environ[FOLDER_ENV])
-    if SLURM in os.environ:
-        return Path(tempfile.gettempdir()) / f"guiderail-gpus-{os.getuid()}-slurm-{os.environ[SLURM]}"
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and os.access(runtime, os.W_OK):
-        return Path(runtime) / "guiderail-gpus"
-    return Path(tempfile.gettempdir()) / f"guiderail-gpus-{os.getuid()}"
+    root = Path("/tmp")
+    if not os.access(root, os.W_OK):
+        root = Path(tempfile.gettempdir())
+    job = f"-slurm-{os.environ[SLURM]}" if SLURM in os.environ else ""
+    return root / f"guiderail-gpus-{os.getuid()}{job}"
 
 
 def devices(env: Mapping[str, str] | None = None) -> list[str]:
     """Devices that jobs may use: those named in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
     env = os.environ if env is None else env
     if ENV in env:
-        return [x.strip() for x in env[ENV].split(",") if x.strip() and x.strip() != "-1"]
+        named = [x.strip() for x in env[ENV].split(",")]
+        if "-1" in named:  # to CUDA, what stands behind it is not there
+            named = named[: named.index("-1")]
+        return list(dict.fromkeys(filter(None, named)))  # one named twice is one device
     tool = shutil.which("nvidia-smi", path=env.get("PATH"))
     if tool is None:
         return []

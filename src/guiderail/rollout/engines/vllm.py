@@ -52,6 +52,7 @@ class VllmEngine:
         self.client, self.policy, self.frames = client, policy, frames
         self.model, self.version, self.at_once = model, version, at_once
         self.mask = {str(i): MASKED for i in policy.suppressed_ids}
+        self.vocab = int(policy.model.config.text_config.vocab_size)
         self.tokens = 0  # tokens sampled so far
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sequence[SamplingParams]) -> list[Completion]:
@@ -71,7 +72,12 @@ class VllmEngine:
         return out
 
     def _one(self, index: int, prompt: Prompt, sampling: SamplingParams) -> Completion:
-        return self._read(index, prompt, sampling, self.client.generate(self.request(prompt, sampling)))
+        reply = self.client.generate(self.request(prompt, sampling))
+        try:
+            return self._read(index, prompt, sampling, reply)
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as e:
+            told = f"{type(e).__name__}: {e}"
+            raise VllmError(f"{self.client.url}: request {index}: an answer that is no completion ({told})") from None
 
     def request(self, prompt: Prompt, sampling: SamplingParams) -> dict[str, Any]:
         """The body of /inference/v1/generate. Raises ValueError when pads and frames of the prompt do not fit."""
@@ -126,6 +132,8 @@ class VllmEngine:
         logprobs = tuple(float(e["logprob"]) for e in entries)
         if any(not math.isfinite(x) or x > 1e-3 for x in logprobs):
             raise refuse(f"a log-prob that is none: {logprobs}")
+        if strange := [i for i in ids if not 0 <= i < self.vocab]:
+            raise refuse(f"sampled {strange[:3]}, no ids of a vocabulary of {self.vocab}")
         if masked := sorted(set(ids).intersection(self.policy.suppressed_ids)):
             raise refuse(f"sampled the masked tokens {masked}")
         stopped, stops = choice.get("finish_reason") == "stop", [i in self.policy.stop_ids for i in ids]

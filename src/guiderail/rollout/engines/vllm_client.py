@@ -13,14 +13,16 @@ Routes (vLLM 0.32, `--enable-scale-out`, VLLM_SERVER_DEV_MODE, VLLM_ALLOW_RUNTIM
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from guiderail.errors import Explained
 
 TOKEN_ENV = "GUIDERAIL_ENGINE_TOKEN"
+T = TypeVar("T")
 
 
 class VllmError(Explained, RuntimeError):
@@ -65,7 +67,7 @@ class VllmClient:
             if reply.status_code >= 500:
                 why = f"status {reply.status_code}: {words(reply)}"
                 continue
-            if reply.status_code >= 400:
+            if reply.status_code >= 300:  # a redirection too: vLLM answers in its own place
                 raise VllmError(f"{self.url}{path}: refused with status {reply.status_code}: {words(reply)}")
             try:
                 return reply.json() if "json" in reply.headers.get("content-type", "") else reply.text
@@ -76,6 +78,18 @@ class VllmClient:
             "start the stage again, it goes on from its last checkpoint."
         )
 
+    def _read(self, method: str, path: str, read: Callable[[Any], T], body: dict[str, Any] | None = None) -> T:
+        """What `read` finds in the answer of a call. Raises VllmError when it is not there."""
+        answer = self.call(method, path, body)
+        try:
+            return read(answer)
+        except (TypeError, KeyError, ValueError, AttributeError):
+            told = " ".join(str(answer).split())[:200]
+            raise VllmError(
+                f"{self.url}{path}: answered {told!r}, which is not what vLLM answers; does engine.url name another "
+                "server?"
+            ) from None
+
     def generate(self, request: dict[str, Any]) -> dict[str, Any]:
         """POST /inference/v1/generate."""
         reply = self.call("POST", "/inference/v1/generate", request)
@@ -85,10 +99,10 @@ class VllmClient:
 
     def models(self) -> dict[str, str]:
         """Served names (the base model's first) -> the folder each was loaded from ("" when the server keeps it)."""
-        cards = self.call("GET", "/v1/models").get("data", [])
-        if not cards:
+        found = self._read("GET", "/v1/models", lambda x: {str(c["id"]): str(c.get("root") or "") for c in x["data"]})
+        if not found:
             raise VllmError(f"{self.url}/v1/models: the server serves no model")
-        return {str(c["id"]): str(c.get("root") or "") for c in cards}
+        return found
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load the adapter in `folder` under a name (and from a path) never used before: cached keys and values are
@@ -123,11 +137,11 @@ class VllmClient:
 
     def version(self) -> str:
         """The name of the weights now served."""
-        return str(self.call("GET", "/weight_info")["weight_version"])
+        return self._read("GET", "/weight_info", lambda x: str(x["weight_version"]))
 
     def checksums(self) -> dict[str, str]:
         """sha256 per parameter of the base model as the server holds it (slow for large models)."""
-        return dict(self.call("POST", "/weight_checker", {"action": "checksum"})["checksums"])
+        return self._read("POST", "/weight_checker", lambda x: dict(x["checksums"]), {"action": "checksum"})
 
 
 def words(reply: httpx.Response) -> str:
