@@ -32,9 +32,11 @@ def test_failure_and_kill(small):
         time.sleep(0.2)
     assert not (p.path / "results/rl/grpo_kl/seed0").exists()
     p.ran()
-    p.snakemake("--unlock")
     p.dvc("repro")
     assert p.ran() == [a for a in ALL if ("grpo_kl" in a and a not in PRM) or a == "report"]
+    assert list((p.path / ".snakemake/locks").iterdir())
+    p.snakemake("--cores", "2")  # the lock of the killed one does not stand in the way
+    assert p.ran() == []
     p.agree()
     leftovers = [f for f in (p.path / "results").rglob(".*") if f.name.endswith((".partial", ".old"))]
     assert leftovers == []

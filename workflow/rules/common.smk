@@ -1,11 +1,15 @@
 # What all rules share: the stages of dvc.yaml, the check of params.yaml, the two ledgers kept in step.
 import shlex
 import sys
+from pathlib import Path
 
 from guiderail import params as guiderail_params
 from guiderail.stages import checks
-from guiderail.workflow import ledger
+from guiderail.workflow import alone, ledger
 from guiderail.workflow.spec import Spec
+
+if workflow.is_main_process and "--nolock" not in sys.argv:  # what is executed is told to rules later than this
+    alive = alone.enter(Path(".snakemake"))
 
 if workflow.is_main_process and not ledger.off():
     checks.check_all(guiderail_params.load())
