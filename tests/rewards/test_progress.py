@@ -1,6 +1,7 @@
 """The state judge against recorded pages along the expert's way, and against steps that lead elsewhere."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 
@@ -102,6 +103,23 @@ def test_the_page_has_the_last_word():
     ]  # fmt: skip
     assert votes("enter-text", [*good, (actions[2], None, True, False)])[-1] == Votes((-1,))
     assert votes("enter-text", [(Finish("success"), None, True, None)]) == [Votes()]  # nobody could tell
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_episode_that_is_stopped_leaves_no_vote_unasked(recwarn):
+    """A stage that ends by a signal drops its episodes: a coroutine would complain of that on the terminal."""
+    _, said, pages, actions = recorded("enter-text")
+    seen = Observation("f", 1, 1, said, 0)
+
+    async def stopped():
+        watch = await ProgressJudge().start(TaskSpec("miniwob", "enter-text", 1), seen, Page(pages), 0)
+        await watch.step(Judged(0, seen, seen, actions[0], "", "", False, None))
+        two = [await watch.step(Judged(k, seen, seen, NOWHERE, "", "", True, True)) for k in (1, 2)]
+        return await asyncio.gather(*two)
+
+    assert asyncio.run(stopped()) == [Votes((1,)), Votes((1,))]
+    gc.collect()
+    assert [str(w.message) for w in recwarn] == []
 
 
 def test_a_vote_is_plus_or_minus_one():

@@ -9,7 +9,7 @@ typed wrong is only noticed when the page says so.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,17 +98,24 @@ class _Watch:
     async def step(self, done: Judged) -> Awaitable[Votes]:
         """+1 or -1 from the page's facts; asks the environment for them unless the episode has ended."""
         if done.ended:
-            return _now(Votes() if done.success is None else Votes((1 if done.success else -1,)))
+            return _Now(Votes() if done.success is None else Votes((1 if done.success else -1,)))
         after = await self.env.oracle()
         good, planned = progress(self.template, self.before, after, self.instruction, self.history, done.action)
         if planned:
             self.history.append(done.action)
         self.before = after
-        return _now(Votes((1 if good else -1,)))
+        return _Now(Votes((1 if good else -1,)))
 
 
-async def _now(votes: Votes) -> Votes:
-    return votes
+@dataclass(frozen=True, eq=False)
+class _Now(Awaitable[Votes]):
+    """Votes that are there already; unlike a coroutine it may be left unasked, as when a stage is stopped."""
+
+    votes: Votes
+
+    def __await__(self) -> Generator[Any, None, Votes]:
+        yield from ()
+        return self.votes
 
 
 class ProgressJudge:
