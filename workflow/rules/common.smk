@@ -8,7 +8,9 @@ from guiderail.stages import checks
 from guiderail.workflow import alone, ledger
 from guiderail.workflow.spec import Spec
 
-if workflow.is_main_process and "--nolock" not in sys.argv:  # what is executed is told to rules later than this
+if (
+    workflow.is_main_process and "--nolock" not in sys.argv
+):  # what is executed is told to rules later than this
     alive = alone.enter(Path(".snakemake"))
 
 if workflow.is_main_process and not ledger.off():
