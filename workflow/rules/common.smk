@@ -8,9 +8,8 @@ from guiderail.stages import checks
 from guiderail.workflow import alone, ledger
 from guiderail.workflow.spec import Spec
 
-if (
-    workflow.is_main_process and "--nolock" not in sys.argv
-):  # what is executed is told to rules later than this
+# `workflow` knows only later whether it may lock.
+if workflow.is_main_process and "--nolock" not in sys.argv:
     alive = alone.enter(Path(".snakemake"))
 
 if workflow.is_main_process and not ledger.off():
