@@ -9,6 +9,7 @@ know such locks on one machine only: start engines of one folder on one machine 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -18,15 +19,15 @@ ALIVE, LOCKS = "guiderail_alive", "locks"
 
 def enter(folder: Path) -> int | None:
     """Remove what a dead Snakemake locked in `folder` (.snakemake) unless another lives. Returns a descriptor to keep
-    open for as long as this process may hold locks itself, None where the file system knows no locks."""
-    folder.mkdir(exist_ok=True)
-    held = os.open(folder / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    open for as long as this process may hold locks itself, None where the file system knows no locks or takes no file."""
     try:
-        try:
+        folder.mkdir(exist_ok=True)
+        held = os.open(folder / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:  # a folder that is not ours to write: Snakemake says so itself when it has to
+        return None
+    try:
+        with contextlib.suppress(BlockingIOError):  # another lives, or looks as we do
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another lives, or looks as we do
-            pass
-        else:
             for left in (folder / LOCKS).glob("*.lock"):
                 left.unlink(missing_ok=True)
         fcntl.flock(held, fcntl.LOCK_SH)
