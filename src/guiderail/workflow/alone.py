@@ -19,7 +19,7 @@ ALIVE, LOCKS = "guiderail_alive", "locks"
 
 def enter(folder: Path) -> int | None:
     """Remove what a dead Snakemake locked in `folder` (.snakemake) unless another lives. Returns a descriptor to keep
-    open for as long as this process may hold locks itself, None where the file system knows no locks or takes no file."""
+    open for as long as this process may hold locks itself; None where the folder takes no file or knows no locks."""
     try:
         folder.mkdir(exist_ok=True)
         held = os.open(folder / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
