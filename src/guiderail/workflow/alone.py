@@ -3,8 +3,8 @@
 Guarantees: as long as one Snakemake of this folder lives, its lock stays and a second one is refused by Snakemake
 itself; after a kill -9 or a power cut the same command goes on. Who lives is known from a lock of the operating system
 on a file, which ends with its process. Where the file system has none (some network folders), nothing is taken away and
-`snakemake --unlock` is left to people. Other network folders may
-know such locks on one machine only: start engines of one folder on one machine (jobs of a cluster do not come here).
+`snakemake --unlock` is left to people. Other network folders know such locks on one machine only: start the engines of
+one folder on one machine (jobs of a cluster do not come here).
 """
 
 from __future__ import annotations
